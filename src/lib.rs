@@ -1,7 +1,7 @@
 //! Memory allocators for programs of every size: the heap of a microcontroller, of a host program, and the memory of a
 //! GPU.
 //!
-//! A heap is three choices, and any number of regions of memory:
+//! A heap combines three choices and any number of memory regions:
 //!
 //! | choice | question | module |
 //! | --- | --- | --- |
@@ -23,11 +23,11 @@
 //! # drop(text);
 //! ```
 //!
-//! A request takes the lock, and the placement finds a block. [`Bounded`], [`Kept`], [`Observed`] and other fronts wrap a heap, or another
-//! front, and add one thing each.
+//! A request acquires the lock, and the placement finds a block. [`Bounded`], [`Kept`], [`Observed`] and other fronts wrap a heap, or
+//! another front, and add one thing each.
 //!
-//! Memory whose use is known beforehand needs no allocator: [`plan`] lays out buffers in a `const`, and [`arena!`]
-//! gives typed access to them.
+//! If you know beforehand how memory is used, you need no allocator: [`plan`] lays out buffers in a `const`, and [`arena!`] gives typed
+//! access to them.
 //!
 //! # Which crates firmware needs
 //!
@@ -48,22 +48,23 @@
 //!
 //! * `critical-section`, `spin` (both on by default), `lock_api`: locks. The defaults need no more than a
 //!   Rust toolchain.
-//! * `alloc`: side tables grow on the global allocator. `std`: the same, and caches
-//!   per thread ([`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html)), pools of a device's
-//!   memory and a simulated device (`pool`, `sim`).
+//! * `alloc`: side tables grow on the global allocator. `std`: `alloc`, caches per thread
+//!   ([`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html)), pools of a device's memory and a simulated
+//!   device (`pool`, `sim`).
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
-//! * `backtrace`: backtraces in traces (the crate of that name).
+//! * `backtrace`: backtraces in traces, from the crate `backtrace`.
 //! * `sanitize`: [`harden::Full`] tells AddressSanitizer and valgrind which memory the program may use.
 //! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
 //!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
-//! * `half`: numbers of 16 bits in buffers and tensors, by the crate of that name.
+//! * `half`: 16-bit floating-point numbers in buffers and tensors, from the crate `half`.
 //! * `vulkan`: memory of Vulkan devices ([`vulkan`](https://docs.rs/allotment/latest/allotment/vulkan/index.html)), through the
 //!   crate `ash`. Builds and runs without Vulkan.
 //! * `serde`: `Serialize` and `Deserialize` for the options and statistics of pools.
-//! * `host` (default): on Unix and Windows, [`out_of_memory::report_to_stderr`](https://docs.rs/allotment/latest/allotment/out_of_memory/fn.report_to_stderr.html)
-//!   and the reserve for panics, for which it links the standard library; on other systems nothing. Programs without
-//!   the standard library for those systems turn it off with `default-features = false`.
+//! * `host` (default): on Unix and Windows,
+//!   [`out_of_memory::report_to_stderr`](https://docs.rs/allotment/latest/allotment/out_of_memory/fn.report_to_stderr.html) and the
+//!   reserve for panics, for which it links the standard library; no effect on other systems. Programs for Unix or Windows that do
+//!   without the standard library turn it off with `default-features = false`.
 //! * `defmt`: `defmt::Format` for all value types that exist without `std`.
 
 #![cfg_attr(not(any(feature = "std", test)), no_std)]

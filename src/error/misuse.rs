@@ -1,14 +1,14 @@
 //! Misuse of a heap: an invalid free, or a write to memory after it was freed.
 //!
-//! The fallible methods, such as [`Heap::try_deallocate`](crate::Heap::try_deallocate), return a [`FreeError`] for an
-//! invalid free. A global allocator cannot: there, and wherever a heap finds its own bookkeeping damaged, it calls the
-//! [hook](set_hook). Without a hook the program ends with one line that names the misuse:
+//! The fallible methods, such as [`Heap::try_deallocate`](crate::Heap::try_deallocate), return a [`FreeError`] for an invalid free. A
+//! global allocator cannot return an error, so it calls the [hook](set_hook); so does every heap that finds its own bookkeeping damaged.
+//! Without a hook the program ends with one line that names the misuse:
 //!
 //! ```text
 //! allotment: invalid free: the block is free already, address 0x7f32a4c01040
 //! ```
 //!
-//! The hardening level decides what a heap detects, see [`harden`](crate::harden).
+//! The hardening level decides what a heap detects; see [`harden`](crate::harden).
 
 use crate::error::FreeError;
 use core::fmt;
@@ -21,13 +21,12 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Kind {
-    /// A free was refused. The heap is unchanged, and the block, if there is one, stays allocated.
+    /// The heap refused a free. The heap is unchanged, and the block, if there is one, stays allocated.
     InvalidFree(FreeError),
-    /// A list of free blocks is damaged: something wrote to a block after it was freed, or beyond the end of another
-    /// one. The heap cannot go on.
+    /// A list of free blocks is damaged: the program wrote to a freed block or past the end of a live block. The heap cannot go on.
     BrokenList,
-    /// A block was written to between its free and its return to the free memory. Only
-    /// [`Full`](crate::harden::Full) and `os::Hardened` detect this.
+    /// The program wrote to a freed block before the heap merged it back into free memory. Only [`Full`](crate::harden::Full) and
+    /// `os::Hardened` detect this.
     WrittenAfterFree,
 }
 
@@ -46,9 +45,9 @@ impl fmt::Display for Kind {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Misuse {
-    /// Its kind.
+    /// The kind of the misuse.
     pub kind: Kind,
-    /// The address of the block that was freed or damaged; 0 if the heap knows only the block's number.
+    /// The address of the freed or damaged block; 0 if the heap knows only the block's number.
     pub address: usize,
 }
 
@@ -71,10 +70,10 @@ static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// Sets the function that every heap calls when it finds a misuse that it cannot return as an error.
 ///
-/// There is one hook for the whole program; setting a new one replaces it. It may log, reset the chip or end the
-/// program. If it returns after a [`Kind::InvalidFree`], the free is ignored and the program goes on; after any other
-/// misuse the program ends. For an invalid free the hook runs outside the heap's lock and may use the heap; for other
-/// misuse it runs inside the lock and must not allocate. A panic in the hook ends the program.
+/// There is one hook for the whole program; setting a new one replaces it. It may log, reset the chip or end the program. If it returns
+/// after a [`Kind::InvalidFree`], the heap ignores the free and the program goes on; after any other misuse the program ends. For an
+/// invalid free the hook runs outside the heap's lock and may use the heap; for other misuse it runs inside the lock and must not
+/// allocate. A panic in the hook ends the program.
 ///
 /// ```
 /// use allotment::misuse::{Misuse, set_hook};
@@ -88,13 +87,13 @@ pub fn set_hook(hook: Hook) {
     HOOK.store(hook as *mut (), Ordering::Release);
 }
 
-/// Ends the program if a closure unwinds out of an allocator: a collection would go on with a block that was moved or freed.
+/// Ends the program if a closure unwinds out of an allocator. Otherwise a collection would go on with a block that was moved or freed.
 pub(crate) struct NoUnwind;
 
 impl Drop for NoUnwind {
     #[cold]
     fn drop(&mut self) {
-        // A panic while another one unwinds ends the program.
+        // A panic during unwinding ends the program.
         panic!("a hook panicked inside an allocator, which must not unwind");
     }
 }
@@ -120,15 +119,15 @@ fn call_hook(misuse: &Misuse) -> bool {
     true
 }
 
-/// Returns whether anyone learns what kind of invalid free a heap found: a hook, or the reader of the line that ends the program.
-/// Small firmware without a hook needs no code that finds out.
+/// Returns whether the kind of an invalid free is reported, to a hook or in the final message. Small firmware without a hook can omit the
+/// code that determines it.
 #[inline(always)]
 pub(crate) fn names_kinds() -> bool {
     cfg!(any(debug_assertions, feature = "std", all(feature = "host", any(unix, windows))))
         || !HOOK.load(Ordering::Relaxed).is_null()
 }
 
-/// Ends the program with a line that says why. It does not unwind, because it may be called inside an allocator.
+/// Ends the program with a line that says why, without unwinding, because the caller may be an allocator.
 #[cold]
 #[inline(never)]
 fn end(misuse: &Misuse) -> ! {
@@ -139,12 +138,12 @@ fn end(misuse: &Misuse) -> ! {
     }
     #[cfg(not(any(feature = "std", all(feature = "host", any(unix, windows)))))]
     without_unwinding(|| {
-        // The text of the error would take formatting code, which a small firmware may not have otherwise.
+        // The full text would pull in formatting code that small firmware may not have otherwise.
         if cfg!(debug_assertions) { panic!("allotment: {misuse}") } else { panic!("allotment: heap misused") }
     })
 }
 
-/// Reports an invalid free that a global allocator has refused. Returns if the hook does.
+/// Reports an invalid free that a global allocator has refused. Returns only if the hook returns.
 #[cold]
 #[inline(never)]
 pub(crate) fn invalid_free(error: FreeError, address: usize) {
@@ -154,13 +153,13 @@ pub(crate) fn invalid_free(error: FreeError, address: usize) {
     }
 }
 
-/// Reports the free of a block, if it was refused. Returns whether it was not.
+/// Reports a refused free. Returns whether the free succeeded.
 #[inline(always)]
 pub(crate) fn report_refused(freed: Result<(), FreeError>, block: NonNull<u8>) -> bool {
     freed.inspect_err(|&error| invalid_free(error, block.addr().get())).is_ok()
 }
 
-/// Reports that free memory or its bookkeeping was damaged, and ends the program.
+/// Reports damaged free memory or bookkeeping, and ends the program.
 #[cold]
 #[inline(never)]
 pub(crate) fn corrupted(kind: Kind, address: usize) -> ! {

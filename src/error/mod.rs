@@ -13,19 +13,19 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
-// As wide as a size, so that a `Result` of either comes back in registers.
+// As wide as a `usize`, so that a `Result` of this error or a size is returned in registers.
 #[repr(usize)]
 pub enum FreeError {
-    /// The address is in none of the heap's regions, or the block would reach beyond its region.
+    /// The address is in none of the heap's regions, or the block would extend past its region.
     Foreign,
     /// The address is not at the start of a granule, so no block can start there.
     Misaligned,
-    /// The block, or a part of it, is free already: a double free, or a wrong layout.
+    /// The block, or a part of it, is already free: a double free, or a wrong layout.
     AlreadyFree,
     /// No live block of this layout starts here.
     NotABlock,
-    /// The bytes after the block were overwritten, or it was allocated with another size. Only
-    /// [`Full`](crate::harden::Full), `os::Hardened` and `os::Guarded` detect this.
+    /// The bytes after the block were overwritten, or the block was allocated with another size. Only [`Full`](crate::harden::Full),
+    /// `os::Hardened` and `os::Guarded` detect this.
     Overrun,
 }
 

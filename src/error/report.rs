@@ -24,7 +24,7 @@ impl fmt::Write for Line {
 /// Passes a line to `write` in one piece, without allocating.
 pub(crate) fn line(text: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
     let mut line = Line { text: [0; 320], len: 0 };
-    // Errors are ignored: there is no other place to report to.
+    // Ignore errors: there is nowhere else to report them.
     let _ = fmt::write(&mut line, format_args!("{text}\n"));
     write(&line.text[..line.len]);
 }

@@ -1,4 +1,4 @@
-//! [`Bounded`]: a part of a memory for one of its clients.
+//! [`Bounded`]: a limited share of a memory for one of its clients.
 
 use crate::error::{FreeError, OutOfMemory, misuse::report_refused, out_of_memory::Cause};
 use crate::lock::{self, Lock, Locked};
@@ -21,9 +21,9 @@ use core::ptr::NonNull;
 /// assert!(HEAP.try_allocate(Layout::new::<[u8; 100]>()).is_ok());
 /// ```
 ///
-/// The bytes that the client asked for count, without what the memory rounds up. Nothing is set aside: a request within the bound
-/// still fails if the memory has no room. A block must be freed through the value that it was allocated through. Each operation
-/// adds O(1) to that of the memory. The error of a request that is beyond the bound says so: its cause is [`Cause::Quota`].
+/// The limit counts the bytes that the client asks for, before the memory rounds them up. Nothing is reserved: a request within the limit
+/// still fails if the memory has no room. A block must be freed through the `Bounded` that allocated it. Each operation costs O(1) more
+/// than in the memory alone. A request beyond the limit fails with [`Cause::Quota`].
 pub struct Bounded<M, L = lock::Default> {
     memory: M,
     limit: usize,
@@ -47,7 +47,7 @@ impl<M, L: Lock> Bounded<M, L> {
         self.limit
     }
 
-    /// Returns the bytes in use, as they were asked for. O(1).
+    /// Returns the requested bytes of all live blocks. O(1).
     pub fn used(&self) -> usize {
         self.lock.with(|usage| usage.used)
     }
@@ -62,7 +62,7 @@ impl<M, L: Lock> Bounded<M, L> {
         &self.memory
     }
 
-    /// Counts `bytes` bytes, and returns whether they are within the bound. Otherwise nothing is changed.
+    /// Counts `bytes` bytes if that stays within the limit, and returns whether it does.
     fn charge(&self, bytes: usize) -> bool {
         self.lock.with(|usage| {
             let used = usage.used.saturating_add(bytes);
@@ -78,7 +78,7 @@ impl<M, L: Lock> Bounded<M, L> {
         self.lock.with(|usage| usage.used = usage.used.saturating_sub(bytes));
     }
 
-    /// Counts a request, and undoes that if the memory fails it.
+    /// Counts a request, and undoes that if the memory cannot satisfy it.
     #[inline]
     fn within(&self, layout: Layout, request: impl FnOnce() -> Option<NonNull<u8>>) -> Option<NonNull<u8>> {
         if !self.charge(layout.size()) {
@@ -92,7 +92,7 @@ impl<M, L: Lock> Bounded<M, L> {
     }
 }
 
-// SAFETY: blocks are those of the memory behind the bound, which keeps the contract.
+// SAFETY: blocks come from the inner memory, which keeps the contract.
 unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
     allocate!(self.memory; |self, layout, request| self.within(layout, || request(layout)));
 
@@ -122,7 +122,7 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
     }
 
     unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
-        // Only the difference counts: the client never has both blocks.
+        // Only the difference counts, since the client never has both blocks.
         let more = new.size().saturating_sub(old.size());
         if more > 0 && !self.charge(more) {
             return None;
@@ -133,7 +133,7 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
         changed
     }
 
-    /// Returns the largest request that is sure to succeed now: within the bound, and in the memory.
+    /// Returns the largest request that is sure to succeed now, within the limit and in the memory.
     fn largest_free(&self) -> usize {
         self.memory.largest_free().min(self.limit - self.used())
     }

@@ -1,6 +1,6 @@
-//! The return addresses of a call, read off the stack. There is no unwinder on a chip. Functions for Cortex-M keep frame pointers, which lead from
-//! call to call; those for RISC-V do if they are compiled with `-C force-frame-pointers=yes`, and else what is an address behind a call is most
-//! likely a return address.
+//! Return addresses of a call, read from the stack, since chips have no unwinder. Code for Cortex-M has frame pointers, which lead from
+//! call to call; code for RISC-V has them if compiled with `-C force-frame-pointers=yes`. Without them, a word on the stack that is the
+//! address after a call instruction is most likely a return address.
 
 use core::arch::asm;
 use core::ptr;
@@ -12,26 +12,26 @@ unsafe extern "C" {
     static _stack_start: u8;
 }
 
-/// The most words of the stack that are looked at without frame pointers.
+/// Most words of the stack to examine without frame pointers.
 #[cfg(target_arch = "riscv32")]
 const WORDS: usize = 32;
 
 /// Bytes of a word.
 const WORD: usize = size_of::<usize>();
 
-/// The lowest bit of a return address: Thumb code has odd ones.
+/// The lowest bit of a return address, which is set for Thumb code.
 const ODD: usize = cfg!(target_arch = "arm") as usize;
 
-/// Returns whether there is a call in front of this address.
+/// Returns whether a call instruction precedes this address.
 #[inline(always)]
 fn is_return(address: usize) -> bool {
     let first = (&raw const __stext).addr() + 4;
     let length = (&raw const __etext).addr() - first;
-    // One with another lowest bit is far beyond the code then.
+    // The rotation moves an address with the wrong lowest bit far beyond the code.
     if address.wrapping_sub(first + ODD).rotate_right(1) > length / 2 {
         return false;
     }
-    // SAFETY: both are in the code, which is in memory that can be read.
+    // SAFETY: both halfwords are in the code, which is in readable memory.
     let (first, second) = unsafe {
         let at = ptr::with_exposed_provenance::<u16>(address - ODD);
         (at.sub(2).read_volatile(), at.sub(1).read_volatile())
@@ -46,11 +46,11 @@ fn is_return(address: usize) -> bool {
     }
 }
 
-/// Writes the return addresses of the present call, the innermost first, and returns how many they are. O(1).
+/// Writes the return addresses of the current call to `into`, innermost first, and returns their number. O(1).
 #[inline(always)]
 pub(crate) fn callers(into: &mut [usize]) -> usize {
     let (stack, frame): (usize, usize);
-    // SAFETY: both read registers: the stack pointer and the frame pointer.
+    // SAFETY: the instructions only read the stack pointer and the frame pointer.
     unsafe {
         #[cfg(target_arch = "arm")]
         asm!("mov {}, sp", "mov {}, r7", out(reg) stack, out(reg) frame, options(nomem, nostack, preserves_flags));
@@ -60,17 +60,17 @@ pub(crate) fn callers(into: &mut [usize]) -> usize {
     above(stack, frame, into)
 }
 
-/// Does what [`callers`] does, with the registers of that call.
+/// Does the work of [`callers`], with the registers of its call.
 #[inline(never)]
 fn above(stack: usize, mut frame: usize, into: &mut [usize]) -> usize {
-    // SAFETY: a word of the stack in use, which is in RAM.
+    // SAFETY: callers read words of the stack in use, which is in RAM.
     let read = |at: usize| unsafe { ptr::with_exposed_provenance::<usize>(at).read_volatile() };
     let end = (&raw const _stack_start).addr();
     let (mut count, mut low) = (0, stack);
     while count < into.len() {
-        // The caller's frame pointer and the return address: a frame pointer of Thumb code points to them, one of RISC-V behind them.
+        // The caller's frame pointer and the return address: a frame pointer of Thumb code points to them, and one of RISC-V past them.
         let pair = if cfg!(target_arch = "arm") { frame } else { frame.wrapping_sub(2 * WORD) };
-        // Each frame lies above the last one, so there is an end.
+        // Each frame lies above the previous one, so the loop ends.
         if pair % WORD != 0 || pair < low || pair >= end - WORD || !is_return(read(pair + WORD)) {
             break;
         }

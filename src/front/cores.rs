@@ -1,6 +1,6 @@
-//! [`PerCore`]: free blocks kept for each core, on chips and in kernels without threads of an operating system.
+//! [`PerCore`]: a cache of free blocks for each core, on chips and in kernels without operating system threads.
 //!
-//! The program says which core it runs on, and keeps everything else on that core away for a moment: it implements [`Cores`].
+//! The program implements [`Cores`], which returns the current core and briefly keeps all other code of that core from running.
 //!
 //! ```
 //! use allotment::cores::{Cores, PerCore};
@@ -44,32 +44,33 @@ use core::marker::PhantomData;
 use core::mem;
 use core::ptr::{self, NonNull};
 
-/// The cores of a machine, as [`PerCore`] needs them: the number of the one that the caller runs on, and a guard.
+/// The interface of [`PerCore`] to the cores of a machine: the number of the caller's core, and a guard.
 ///
 /// # Safety
 ///
 /// From `enter` to `leave`, no other code may be between the two with the same number: neither on another core nor in an interrupt
-/// handler or another task of the same core. Writes before `leave` must be visible after the next `enter` with the same number. They are
-/// if the number is a core's.
+/// handler or another task of the same core. Writes before `leave` must be visible after the next `enter` with the same number, as they
+/// are if each core has its own number.
 pub unsafe trait Cores {
     /// State that `enter` passes to `leave`, such as whether interrupts were masked.
     type Token;
 
-    /// Keeps other code of this core away, by masking interrupts or preemption, and returns the core's number, from 0. It must not allocate.
+    /// Keeps other code of this core from running, by masking interrupts or preemption, and returns the core's number, from 0. Must not
+    /// allocate.
     fn enter() -> (usize, Self::Token);
 
-    /// Ends what [`Cores::enter`] began.
+    /// Ends the section that [`Cores::enter`] began.
     ///
     /// # Safety
     ///
-    /// It must be called once for each `enter`, on the same core, with its token.
+    /// The caller must call it once for each `enter`, on the same core, with its token.
     unsafe fn leave(token: Self::Token);
 }
 
-/// The longest blocks that are kept, in bytes.
+/// Bytes of the longest blocks that cores keep.
 const LONGEST: usize = 512;
 
-/// The number of classes of up to [`LONGEST`] bytes.
+/// Number of classes of up to [`LONGEST`] bytes.
 const CLASSES: usize = {
     let mut classes = 0;
     while SIZES[classes] as usize <= LONGEST {
@@ -78,16 +79,16 @@ const CLASSES: usize = {
     classes
 };
 
-/// The most blocks of a batch.
+/// Most blocks in a batch.
 const MOST: usize = 32;
 
-/// Batches of a class that the depot holds between cores.
+/// Most batches of a class that the depot holds.
 const PLACES: usize = 4;
 
-/// The most batches that a core and the depot keep.
+/// Most batches that a core and the depot keep together.
 const BATCHES: usize = CLASSES * (PLACES + 2);
 
-/// Puts free blocks for each core in front of a memory, so that small requests take no lock that cores share.
+/// Caches free blocks of a memory for each core, so that small requests take no lock that cores share.
 ///
 /// ```text
 ///  core       16 B | 24 B | 32 B | .. | 512 B        per class two batches of free blocks, linked through the blocks
@@ -97,19 +98,18 @@ const BATCHES: usize = CLASSES * (PLACES + 2);
 ///  memory
 /// ```
 ///
-/// Blocks of up to 512 bytes that are aligned to at most 8 have 31 classes; all other requests go to the memory. Any core may free a block,
-/// which then stays there. If a core frees more than it allocates, the surplus goes through the depot to cores that allocate more than
-/// they free, a batch at a time. A batch has `BATCH` bytes, at least one and at most 32 blocks. [`Cores`] says which core is running; one
-/// with a number from `CORES` on keeps nothing. `L` guards the depot: if handlers allocate, it must be one that they may take, as for a
-/// [`Heap`](crate::Heap).
+/// Blocks of up to 512 bytes with an alignment of at most 8 have 31 classes; all other requests go to the memory. Any core may free a
+/// block, and then keeps it. If a core frees more than it allocates, the surplus goes through the depot to cores that allocate more than
+/// they free, a batch at a time. A batch has `BATCH` bytes, at least one and at most 32 blocks. [`Cores`] says which core is running; a
+/// core numbered `CORES` or higher keeps nothing. `L` guards the depot: if handlers allocate, it must be a lock that they may take, as
+/// for a [`Heap`](crate::Heap).
 ///
-/// Worst case: a request enters the guard twice, for O(1) steps each, takes the depot's lock once, and allocates one batch from
-/// the memory. A free enters the guard and takes the lock once, and frees one batch. Only a request that finds no memory takes
-/// longer: it frees batches that the depot and its core keep, one at a time and of large blocks first, until there is room. Other cores
-/// keep at most two batches of each class then. Over a [`Heap`](crate::Heap) of 64 KiB on a Cortex-M4F, that is at most 13,200
-/// instructions for a request, and 3,471 for a free; the memory's lock is held for a whole batch, up to 3,185 (`cargo xtask wcet`), which
-/// a smaller `BATCH` shortens. The memory regards blocks that are kept as in use. A double free of one is reported, as is a
-/// write to it when it is allocated again.
+/// Worst case: a request enters the guard twice, for O(1) steps each, takes the depot's lock once, and allocates one batch from the
+/// memory. A free enters the guard and takes the lock once, and frees one batch. Only a request that finds no memory takes longer: it
+/// frees batches of the depot and its core, one at a time and of large blocks first, until there is room. Other cores still keep at most
+/// two batches of each class. Over a [`Heap`](crate::Heap) of 64 KiB on a Cortex-M4F, that is at most 13,200 instructions for a request,
+/// and 3,471 for a free; the memory's lock is held for a whole batch, up to 3,185 (`cargo xtask wcet`), which a smaller `BATCH` shortens.
+/// The memory counts kept blocks as in use. Freeing a kept block is reported, and so is a write to it, when it is allocated again.
 ///
 /// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001.)
 pub struct PerCore<M, C, L = lock::Default, const CORES: usize = 2, const BATCH: usize = 512> {
@@ -119,18 +119,18 @@ pub struct PerCore<M, C, L = lock::Default, const CORES: usize = 2, const BATCH:
     program: PhantomData<fn() -> C>,
 }
 
-/// The first blocks of whole batches; the null pointers of a class come after its batches.
+/// The first blocks of whole batches; in each class, null pointers come after the batches.
 struct Depot([[*mut Block; PLACES]; CLASSES]);
 
 // SAFETY: the blocks belong to the memory, which is sent with them.
 unsafe impl Send for Depot {}
 
-/// The cache of a core, on cache lines of its own.
+/// The cache of a core, on separate cache lines.
 #[repr(align(64))]
 struct Core(UnsafeCell<[Bin; CLASSES]>);
 
-/// The free blocks of a class that a core keeps: a batch in use, and a whole one or none, so that no sequence of requests goes to the
-/// depot more often than once per batch.
+/// The free blocks of a class that a core keeps: a batch in use, and a whole one or none, so that any sequence of requests goes to the
+/// depot at most once per batch.
 struct Bin {
     /// The first block of the batch in use, or null.
     first: *mut Block,
@@ -159,11 +159,11 @@ impl Bin {
         block
     }
 
-    /// Adds a block, and returns a whole batch that the bin has no room for.
+    /// Adds a block, and returns a whole batch for which the bin has no room.
     ///
     /// # Safety
     ///
-    /// It must be a block of the bin's class that is not used any more.
+    /// The block must be of the bin's class, and must not be used any more.
     #[inline(always)]
     unsafe fn push(&mut self, block: *mut Block, whole: usize) -> *mut Block {
         let mut surplus = ptr::null_mut();
@@ -177,7 +177,7 @@ impl Bin {
         surplus
     }
 
-    /// Puts blocks to use if the bin has none in use, and returns those that it does not need.
+    /// Makes `chain` the batch in use if that is empty, else returns `chain`.
     fn load(&mut self, chain: Chain) -> Chain {
         if self.count > 0 {
             return chain;
@@ -189,11 +189,11 @@ impl Bin {
 
 // SAFETY: the blocks belong to the memory, which is sent with them.
 unsafe impl Send for Bin {}
-// SAFETY: what a core keeps is accessed only between `enter` and `leave` with its number, which one caller is at a time.
+// SAFETY: a core's bins are accessed only between `enter` and `leave` with its number, by one caller at a time.
 unsafe impl Sync for Core {}
 
 impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, CORES, BATCH> {
-    /// Creates a front of `memory` that keeps nothing yet.
+    /// Creates a front of `memory` with empty caches.
     pub const fn new(memory: M) -> Self {
         let cores = [const { Core(UnsafeCell::new([const { Bin::EMPTY }; CLASSES])) }; CORES];
         let lock = Locked::new(Depot([[ptr::null_mut(); PLACES]; CLASSES]));
@@ -205,7 +205,7 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
         &self.memory
     }
 
-    /// How many blocks a whole batch of each class has. A table, since the smallest chips divide in a loop.
+    /// Number of blocks in a whole batch of each class. A table, since the smallest chips divide in a loop.
     const WHOLE: [u8; CLASSES] = {
         let mut whole = [1; CLASSES];
         each!(class, 0..CLASSES, {
@@ -217,13 +217,13 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
         whole
     };
 
-    /// Returns how many blocks a whole batch of a class has.
+    /// Returns the number of blocks in a whole batch of a class.
     #[inline(always)]
     fn whole(class: usize) -> usize {
         Self::WHOLE[class] as usize
     }
 
-    /// Leaves a whole batch in the depot, and returns whether there was a place for it.
+    /// Adds a whole batch to the depot if it has room, and returns whether it has.
     fn leave_batch(&self, class: usize, first: *mut Block) -> bool {
         self.lock.with(|Depot(depot)| {
             let place = depot[class].iter_mut().find(|place| place.is_null());
@@ -244,7 +244,7 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
 }
 
 impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, CORES, BATCH> {
-    /// Returns the class of a request, if blocks for it are kept.
+    /// Returns the class of a request, if it has one.
     #[inline(always)]
     fn class_of(&self, layout: Layout) -> Option<usize> {
         if layout.size() > LONGEST || layout.align() > 8 || self.memory.remembers() {
@@ -256,24 +256,24 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
         Some(class)
     }
 
-    /// Runs `work` on this core's bins, while nothing else uses them; `None` if the core has none.
+    /// Runs `work` on this core's bins, while nothing else uses them. Returns `None` if the core has none.
     #[inline(always)]
     fn with_bins<T>(&self, work: impl FnOnce(&mut [Bin; CLASSES]) -> T) -> Option<T> {
         let (core, token) = C::enter();
-        // SAFETY: `enter` keeps everything else away that uses this core's bins.
+        // SAFETY: after `enter`, nothing else uses this core's bins.
         let done = self.cores.get(core).map(|core| work(unsafe { &mut *core.0.get() }));
         // SAFETY: entered above.
         unsafe { C::leave(token) };
         done
     }
 
-    /// Frees what this core and the depot keep: before the core sleeps for long, or to see what is in use.
+    /// Frees all blocks that this core and the depot keep. Useful before the core sleeps for long, or to see how much memory is in use.
     pub fn flush(&self) {
         while self.free_kept() {}
     }
 
-    /// Frees a batch, if one is kept: one of the depot, or else one that this core does not use yet, or else one in use. Those of large
-    /// blocks come first, which are fewest.
+    /// Frees a kept batch, if there is one: of the depot, else a whole batch of this core, else its batch in use. Starts with large
+    /// blocks, which are fewest.
     fn free_kept(&self) -> bool {
         let spare = self.lock.with(|Depot(depot)| {
             let class = depot.iter().rposition(|places| !places[0].is_null())?;
@@ -292,7 +292,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
         batch.map(|(class, batch)| self.free_chain(class, batch)).is_some()
     }
 
-    /// Frees blocks of a class that this call alone knows.
+    /// Frees blocks of a class that only the caller has.
     fn free_chain(&self, class: usize, chain: Chain) {
         // SAFETY: kept blocks come from the memory.
         unsafe { chain.free_to::<M, MOST>(&self.memory, class) }
@@ -303,7 +303,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
         Chain::fetch::<M, MOST>(&self.memory, class, want)
     }
 
-    /// Allocates a block of a class of which this core keeps none.
+    /// Allocates a block of a class when this core keeps none.
     #[cold]
     #[inline(never)]
     fn allocate_slow(&self, class: usize) -> Option<NonNull<u8>> {
@@ -315,7 +315,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
         }
         let block = chain.pop()?;
         if chain.count > 0 {
-            // A handler may have freed blocks meanwhile, or the caller may be on another core now.
+            // A handler may have freed blocks meanwhile, or the caller may now be on another core.
             let mut left = chain;
             self.with_bins(|bins| left = bins[class].load(mem::replace(&mut left, Chain::NONE)));
             self.free_chain(class, left);
@@ -323,7 +323,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
         Some(block)
     }
 
-    /// Frees a whole batch, which another core may get.
+    /// Passes a whole batch to the depot, or frees it if there is no room.
     #[cold]
     #[inline(never)]
     fn free_batch(&self, class: usize, first: *mut Block) {
@@ -334,7 +334,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
 }
 
 // SAFETY: blocks come from the memory, which keeps the contract, and are allocated once until they are freed. Blocks of a class have the
-// length of the class, and so have the layouts that the memory sees.
+// length of the class, as do the layouts that the memory sees.
 unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> Memory
     for PerCore<M, C, L, CORES, BATCH>
 {
@@ -379,18 +379,18 @@ unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize
         }
     }
 
-    /// Checks a block as the memory does, for which one that is kept is live.
+    /// Checks a block as the memory does, which regards a kept block as live.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.memory.check(block, self.class_of(layout).map_or(layout, layout_of))
     }
 
-    /// Checks a block as the memory does, and whether it is kept.
+    /// Checks a block as the memory does, and also that it is not kept.
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let Some(class) = self.class_of(layout) else {
             // SAFETY: the caller's contract.
             return unsafe { self.memory.check_owned(block, layout) };
         };
-        // SAFETY: the caller's contract; the memory finds that a block of the class can begin there.
+        // SAFETY: the caller's contract; the memory checks that a block of the class can begin there.
         unsafe { self.memory.check_owned(block, layout_of(class))? };
         // SAFETY: as above.
         if unsafe { Block::is_free(block.cast().as_ptr()) } { Err(FreeError::AlreadyFree) } else { Ok(()) }
@@ -404,7 +404,7 @@ unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize
             && (classes.0.is_some() || unsafe { self.memory.try_resize(block, layout, size) })
     }
 
-    // The memory regards blocks that are kept as in use.
+    // The memory counts kept blocks as in use.
     pass_on!(|self| self.memory; statistics, largest_free, region, out_of_memory, add_reserve, remembers, own_lock);
 }
 

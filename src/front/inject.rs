@@ -5,7 +5,7 @@
 //! use allotment::{Heap, Memory, heap};
 //! use core::alloc::Layout;
 //!
-//! // The fourth request fails, and all that follow.
+//! // The fourth request and all later ones fail.
 //! static HEAP: Failing<Heap, Fail> = Failing::new(heap!(64 * 1024), Fail::After(3));
 //!
 //! for _ in 0..3 {
@@ -26,12 +26,12 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Decides which requests fail: a [`Fail`], or a closure with the parameters of [`FailureRule::refuses`].
+/// A rule that decides which requests fail: a [`Fail`], or a closure with the parameters of [`FailureRule::refuses`].
 ///
-/// It runs before each request and must not use the memory. If it panics, the program ends.
+/// The rule runs before each request, and must not use the memory. If it panics, the program ends.
 pub trait FailureRule {
-    /// Returns whether a request is to fail. `number` is how many requests there were before it since the last [`Failing::restart`]; the
-    /// layout of a resize has the new size; the tag is the one that applies (see [`with_tag`](crate::observe)), if any.
+    /// Returns whether a request should fail. `number` counts the requests before it since the last [`Failing::restart`]; the layout of a
+    /// resize has the new size; `tag` is the current tag (see [`with_tag`](crate::observe)), if any.
     fn refuses(&self, number: usize, layout: Layout, tag: Option<&'static str>) -> bool;
 }
 
@@ -41,22 +41,22 @@ impl<F: Fn(usize, Layout, Option<&'static str>) -> bool> FailureRule for F {
     }
 }
 
-/// The common rules for which requests fail.
+/// Common rules that decide which requests fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Fail {
-    /// The first requests succeed, as many as the number says, and all others fail.
+    /// The given number of requests succeed, and all later ones fail.
     After(usize),
-    /// Only the request with this number fails; the first one has number 0.
+    /// Only the request with this number, counted from 0, fails.
     Only(usize),
-    /// Requests for more bytes than this fail.
+    /// Requests for more than this many bytes fail.
     LargerThan(usize),
     /// Requests with this tag fail.
     Tagged(&'static str),
     /// One request of `one_in` fails, on average. The same seed makes the same requests fail.
     Randomly {
-        /// One request in this many fails; 0 for none.
+        /// One request in this many fails; none if 0.
         one_in: u32,
         /// Seed of the sequence.
         seed: u64,
@@ -83,25 +83,25 @@ impl FailureRule for Fail {
 
 /// Makes some of the requests to a memory fail. It wraps a [`Heap`](crate::Heap), any other front, or a reference to one.
 ///
-/// A request that fails leaves the memory untouched, and looks to its caller like any other: an error from fallible
-/// methods, a null pointer from a global allocator. Resizing counts as a request. The cost is one more counter.
+/// A request that fails on purpose leaves the memory untouched, and looks to its caller like any failure: an error from fallible methods,
+/// a null pointer from a global allocator. Resizing counts as a request. The cost is one more counter.
 pub struct Failing<M, R> {
     memory: M,
     rule: R,
-    /// Whether failures are switched off: a new value is all zero.
+    /// Whether failures are switched off, so that a new value is all zero.
     off: AtomicBool,
     requests: AtomicUsize,
     refusals: AtomicUsize,
 }
 
 impl<M, R> Failing<M, R> {
-    /// Wraps `memory`. Requests fail as `rule` says.
+    /// Wraps `memory`, and lets requests fail as `rule` says.
     pub const fn new(memory: M, rule: R) -> Self {
         let (requests, refusals) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Self { memory, rule, off: AtomicBool::new(false), requests, refusals }
     }
 
-    /// Returns the wrapped memory. Requests to it directly are not counted and do not fail.
+    /// Returns the wrapped memory. Direct requests to it are not counted and do not fail.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
@@ -128,7 +128,7 @@ impl<M, R> Failing<M, R> {
     }
 }
 
-/// Adds one to a counter and returns what it was. Targets without atomic addition may miss requests of interrupts.
+/// Adds one to a counter and returns its old value. Targets without atomic addition may miss requests of interrupts.
 fn count(counter: &AtomicUsize) -> usize {
     #[cfg(target_has_atomic = "ptr")]
     return counter.fetch_add(1, Ordering::Relaxed);
@@ -152,7 +152,7 @@ impl<M: Memory, R: FailureRule> Failing<M, R> {
     }
 }
 
-// SAFETY: the wrapped memory fulfils the contract; a request that fails has no block.
+// SAFETY: the wrapped memory fulfils the contract; a request that fails on purpose gets no block.
 unsafe impl<M: Memory, R: FailureRule> Memory for Failing<M, R> {
     allocate!(self.memory; |self, layout, request| {
         self.admit(layout)?;
@@ -182,10 +182,10 @@ allocator!([M: Memory, R: FailureRule] Failing<M, R>);
 
 debug!([M, R] Failing<M, R>, |self| requests: self.requests(), refusals: self.refusals());
 
-/// Runs `f` once for each request that it makes, with a `memory` that lets only this one fail, and a last time without a
-/// failure. Returns the number of failure points.
+/// Runs `f` once for each request that it makes, with a `memory` in which only that request fails, and a last time without failures.
+/// Returns the number of failure points.
 ///
-/// `f` has to make the same requests in every run, up to the one that fails, and to free what it allocates.
+/// `f` must make the same requests in every run, up to the one that fails, and must free all blocks that it allocates.
 ///
 /// ```
 /// use allotment::inject::every_failure;

@@ -1,4 +1,4 @@
-//! [`Kept`]: blocks that stay available for large requests.
+//! [`Kept`]: blocks reserved for large requests.
 
 use crate::error::out_of_memory::{Cause, OutOfMemory};
 use crate::error::{FreeError, misuse::report_refused};
@@ -9,11 +9,11 @@ use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// A memory that keeps `COUNT` blocks for requests of certain sizes, so that these never fail however fragmented it becomes.
+/// A memory that keeps `COUNT` blocks for requests of certain sizes, so that these never fail, however fragmented the memory becomes.
 ///
-/// A device that reconnects for years needs a buffer of 16 KiB for each TLS connection, and one day finds enough bytes free, but not in
-/// one piece. This front allocates the blocks at the first request, while the memory is in one piece, and hands them out for requests in
-/// the range of sizes that it is given. A freed block is kept for the next such request.
+/// A device that reconnects for years needs a buffer of 16 KiB for each TLS connection, and one day finds enough free bytes, but not in
+/// one piece. This front allocates its blocks at the first request, while the memory is in one piece, and uses them for requests in a
+/// given range of sizes. A freed block is kept for the next such request.
 ///
 /// ```
 /// use allotment::{Heap, Kept, Memory, heap};
@@ -28,30 +28,31 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 /// assert!(HEAP.try_allocate(buffer).is_ok() && HEAP.try_allocate(buffer).is_ok());
 /// ```
 ///
-/// While the kept blocks are in use, further requests of these sizes are the memory's, like all others. Blocks are kept for alignments of up
+/// While all kept blocks are in use, further requests of these sizes go to the memory, like all others. Kept blocks suit alignments of up
 /// to 8 bytes. If there is no room for a block at first, the front tries again whenever a block of such a size is freed
-/// ([`Kept::missing`] counts the rest). The memory's statistics count kept blocks as used.
+/// ([`Kept::missing`] counts the missing ones). The memory's statistics count kept blocks as used.
 ///
-/// A request that a kept block would satisfy, but may not, fails with [`Cause::Kept`]. Where `YIELDS` is true, each request that finds no room
-/// gets the memory of kept blocks that are not in use. They are then missing.
+/// A request fails with [`Cause::Kept`] if a free kept block is long enough, but is reserved for other requests. If `YIELDS` is true,
+/// each request that finds no room gets the memory of free kept blocks. They are then missing.
 ///
-/// A request or free of fewer than `least` bytes costs a load and a comparison more than the memory's own; one in the range is O(`COUNT`).
+/// A request or free of fewer than `least` bytes costs a load and a comparison more than in the memory alone; within the range the cost
+/// is O(`COUNT`).
 pub struct Kept<M, const COUNT: usize = 1, L = lock::Default, const YIELDS: bool = false> {
     memory: M,
     least: usize,
     most: usize,
-    /// The size from which requests are looked at: all of them before the first one, then `least` bytes.
+    /// Bytes of the smallest request that takes the slow path: 0 before the first request, then `least`.
     from: AtomicUsize,
-    /// Which requests may get a kept block.
+    /// Returns whether the current request may get a kept block.
     only: Option<fn() -> bool>,
     lock: Locked<[Place; COUNT], L>,
 }
 
-/// A kept block: null if the memory had no room for it yet, its address while it is in use, and the next address while it is free.
+/// A kept block: null while it is missing, its address while it is in use, and its address plus one while it is free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place(*mut u8);
 
-// SAFETY: the block belongs to the memory, and nothing else knows of it.
+// SAFETY: the block belongs to the memory, and nothing else has its address.
 unsafe impl Send for Place {}
 
 impl Place {
@@ -61,7 +62,7 @@ impl Place {
         Self(block.as_ptr().wrapping_add(1))
     }
 
-    /// `None` for an odd address, which no block has.
+    /// Returns `None` for an odd address, which no block has.
     fn used(block: NonNull<u8>) -> Option<Self> {
         Some(Self(block.as_ptr())).filter(|place| !place.is_free())
     }
@@ -86,8 +87,8 @@ impl<M, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, L, YIELD
         Self { memory, least, most, from: AtomicUsize::new(0), only: None, lock }
     }
 
-    /// Lets only requests for which `asked` returns true have kept blocks, such as those under a tag. It is called for each request in the range
-    /// of sizes.
+    /// Reserves kept blocks for requests for which `asked` returns true, such as those under a tag. Each request in the range of sizes
+    /// calls it.
     ///
     /// ```
     /// use allotment::{Heap, Kept, Memory, heap, observe};
@@ -110,12 +111,12 @@ impl<M, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, L, YIELD
         &self.memory
     }
 
-    /// Returns how many kept blocks the next requests can have. O(`COUNT`).
+    /// Returns the number of free kept blocks. O(`COUNT`).
     pub fn available(&self) -> usize {
         self.count(Place::is_free)
     }
 
-    /// Returns how many blocks found no room yet: all of them before the first request. O(`COUNT`).
+    /// Returns how many blocks are still to be allocated: all of them before the first request. O(`COUNT`).
     pub fn missing(&self) -> usize {
         self.count(|place| place == Place::MISSING)
     }
@@ -124,19 +125,19 @@ impl<M, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, L, YIELD
         self.lock.with(|places| places.iter().filter(|&&place| is(place)).count())
     }
 
-    /// Returns whether a request or free is shorter than all that are looked at.
+    /// Returns whether a request or free is too small for a kept block.
     #[inline(always)]
     fn passes(&self, layout: Layout) -> bool {
         layout.size() < self.from.load(Ordering::Relaxed)
     }
 
-    /// Returns whether blocks of this layout may be kept ones.
+    /// Returns whether a kept block may have this layout.
     #[inline(always)]
     fn is_kept(&self, layout: Layout) -> bool {
         layout.size().wrapping_sub(self.least) <= self.most - self.least && layout.align() <= Self::ALIGN
     }
 
-    /// Changes the state of the first place that `is` one, and returns its block.
+    /// Changes the first place for which `is` returns true, and returns its block.
     #[inline(always)]
     fn mark(&self, is: impl Fn(Place) -> bool, new: impl Fn(NonNull<u8>) -> Place) -> Option<NonNull<u8>> {
         self.lock.with(|places| {
@@ -152,7 +153,7 @@ impl<M, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, L, YIELD
         self.mark(Place::is_free, |block| Place(block.as_ptr()))
     }
 
-    /// Checks a kept block; `None` if the memory behind has it.
+    /// Checks a kept block. Returns `None` if the block is not a kept one.
     fn check_kept(&self, block: NonNull<u8>, layout: Layout) -> Option<Result<(), FreeError>> {
         if !self.is_kept(layout) {
             return None;
@@ -163,7 +164,7 @@ impl<M, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, L, YIELD
         })
     }
 
-    /// Marks the kept block at this address as free; `None` if there is none.
+    /// Marks the kept block at this address as free. Returns `None` if there is none.
     fn keep_again(&self, block: NonNull<u8>) -> Option<Result<(), FreeError>> {
         self.lock.with(|places| {
             places.iter_mut().find_map(|place| {
@@ -177,7 +178,7 @@ impl<M, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, L, YIELD
 }
 
 impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, L, YIELDS> {
-    /// Allocates a kept block, if this layout may have one and one is free. Reserves them at the first request.
+    /// Allocates a kept block, if this layout may have one and one is free. The first request reserves all kept blocks.
     #[inline(always)]
     fn kept_for(&self, layout: Layout) -> Option<NonNull<u8>> {
         if self.from.load(Ordering::Relaxed) == 0 {
@@ -187,8 +188,8 @@ impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, 
         if self.is_kept(layout) && self.only.is_none_or(|asked| asked()) { self.pick() } else { None }
     }
 
-    /// Allocates a block for a request that may get a kept one, or is the first. Size and alignment come as the global allocator gets
-    /// them, so that nothing has to be moved.
+    /// Allocates a block for the first request, or for a request that may get a kept block. The parameters are those of the global
+    /// allocator, in its order, so that no register has to be moved.
     #[inline(never)]
     fn allocate_large(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: the caller has a layout of this size and alignment.
@@ -196,7 +197,7 @@ impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, 
         self.kept_for(layout).or_else(|| self.request(layout))
     }
 
-    /// Allocates a block of the memory, also of that of kept blocks where they yield.
+    /// Allocates a block of the memory, including that of kept blocks if `YIELDS` is true.
     #[inline(always)]
     fn request(&self, layout: Layout) -> Option<NonNull<u8>> {
         let block = self.memory.allocate(layout);
@@ -209,7 +210,7 @@ impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, 
     fn yielded(&self, layout: Layout) -> Option<NonNull<u8>> {
         let kept = Layout::from_size_align(self.most, Self::ALIGN).ok()?;
         while let Some(block) = self.mark(Place::is_free, |_| Place::MISSING) {
-            // SAFETY: the block is live, has this layout, and is known to this caller only.
+            // SAFETY: the block is live, has this layout, and only this call has its address.
             unsafe { self.memory.deallocate(block, kept) };
             if let Some(block) = self.memory.allocate(layout) {
                 return Some(block);
@@ -241,21 +242,21 @@ impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, 
         }
     }
 
-    /// Allocates the blocks that are missing, as far as there is room.
+    /// Allocates missing blocks, as far as there is room.
     #[cold]
     #[inline(never)]
     fn reserve(&self) {
         let Ok(layout) = Layout::from_size_align(self.most, Self::ALIGN) else { return };
         while self.missing() > 0 {
-            // Outside the lock, which the memory's need not nest in.
+            // Outside the lock, in which the memory's lock might not nest.
             let Some(block) = self.memory.allocate(layout) else { return };
             let kept = self.lock.with(|places| {
                 let missing = places.iter_mut().find(|place| **place == Place::MISSING);
                 missing.map(|place| *place = Place::free(block)).is_some()
             });
             if !kept {
-                // Another caller was faster.
-                // SAFETY: the block is live, has this layout, and is known to this caller only.
+                // Another caller reserved the last one meanwhile.
+                // SAFETY: the block is live, has this layout, and only this call has its address.
                 unsafe { self.memory.deallocate(block, layout) };
             }
         }
@@ -281,7 +282,7 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Memory f
                 block => return block,
             },
         };
-        // SAFETY: the block has as many bytes.
+        // SAFETY: the block has at least this many bytes.
         unsafe { block.write_bytes(0, layout.size()) };
         Some(block)
     }
@@ -338,7 +339,7 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Memory f
 
     fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         let error = self.memory.out_of_memory(layout);
-        // Where none is available, the request fails as it would without the front.
+        // If no kept block is free, the request fails as it would without the front.
         let kept = layout.size() <= self.most && layout.align() <= Self::ALIGN && self.available() > 0;
         OutOfMemory { rule: error.rule.or(kept.then_some(Cause::Kept)), ..error }
     }

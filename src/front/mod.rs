@@ -1,4 +1,4 @@
-//! Fronts: each wraps a [`Memory`](crate::Memory), adds one thing, and is a [`Memory`](crate::Memory) again.
+//! Fronts: each wraps a [`Memory`](crate::Memory), adds one feature, and is itself a [`Memory`](crate::Memory).
 
 mod bounded;
 #[cfg(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none"))]

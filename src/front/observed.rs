@@ -9,11 +9,11 @@ use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
 use core::ptr::NonNull;
 
-/// Passes every operation on a memory to observers. It wraps a [`Heap`](crate::Heap), a `PressureHeap`, a `Cached`,
+/// Passes every operation on a memory to observers. Wraps a [`Heap`](crate::Heap), a `PressureHeap`, a `Cached`,
 /// [`Zones`](crate::front::zones::Zones), or a reference to one of them.
 ///
-/// It is used like the memory that it wraps: as a global allocator, in collections, and through fallible methods. A
-/// heap that is not wrapped contains no code or state for observers.
+/// The wrapper is used like the memory itself: as a global allocator, in collections, and through fallible methods. A heap without it
+/// contains no code or state for observers.
 ///
 /// ```
 /// use allotment::{Heap, Observed, heap, observe::Profile};
@@ -27,13 +27,13 @@ use core::ptr::NonNull;
 /// # drop(text);
 /// ```
 ///
-/// Observers run behind their own lock `L`, not the heap's. Frees are reported before they are done and everything
-/// else afterwards, so an address is never seen to be allocated again before it has come back, whatever other
-/// threads do. The complexity is the sum of that of the memory and of the observers.
+/// Observers run inside their own lock `L`, not the heap's. They learn of a free before it happens and of everything else afterwards, so
+/// they never see an address allocated again before it is freed, whatever other threads do. The complexity is the sum of that of the
+/// memory and of the observers.
 pub struct Observed<M, O, L = lock::Default> {
     memory: M,
     lock: L,
-    /// Whether the observers are running: guards against a lock that its owner can enter again.
+    /// Whether the observers are running: guards against re-entrant locks.
     busy: Cell<bool>,
     observers: UnsafeCell<O>,
 }
@@ -42,7 +42,7 @@ pub struct Observed<M, O, L = lock::Default> {
 // threads; the observers are `Send`, so threads may use them in turn.
 unsafe impl<M: Sync, O: Send, L: Sync> Sync for Observed<M, O, L> {}
 
-/// The most return addresses in a backtrace.
+/// Most return addresses in a backtrace.
 const FRAMES: usize = if cfg!(all(feature = "backtrace", unix)) {
     48
 } else if cfg!(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none")) {
@@ -51,22 +51,21 @@ const FRAMES: usize = if cfg!(all(feature = "backtrace", unix)) {
     0
 };
 
-/// Takes a backtrace if it is this allocation's turn: every `period`-th of each thread, starting with the first.
-/// Runs outside all locks, since the unwinder may wait for the dynamic linker's lock, whose owner may be
-/// allocating.
+/// Takes a backtrace if it is this allocation's turn: every `period`-th of each thread, starting with the first. Runs outside all locks,
+/// since the unwinder may wait for the dynamic linker's lock, whose holder may be allocating.
 #[cfg(all(feature = "backtrace", unix))]
 fn backtrace(period: u32, frames: &mut [usize; FRAMES]) -> &[usize] {
     if thread::OBSERVING.get() || !thread::is_due(period) {
         return &[];
     }
-    // If the unwinder needs memory, that is not observed.
+    // Allocations of the unwinder itself are not observed.
     thread::OBSERVING.set(true);
     let frames = walk(frames);
     thread::OBSERVING.set(false);
     frames
 }
 
-/// Walks the stack; at most as many return addresses as there is room for, at least 1, the innermost first.
+/// Walks the stack, and returns its return addresses, innermost first, as far as `frames` has room, which must be for at least one.
 #[cfg(all(feature = "backtrace", unix))]
 pub(crate) fn walk(frames: &mut [usize]) -> &[usize] {
     let mut count = 0;
@@ -92,7 +91,7 @@ fn backtrace(_: u32, frames: &mut [usize; FRAMES]) -> &[usize] {
     &frames[..count]
 }
 
-/// Ends the use of the observers, even during unwinding.
+/// Marks the observers as unused when dropped, even during unwinding.
 struct InUse<'a>(&'a Cell<bool>);
 
 impl Drop for InUse<'_> {
@@ -111,7 +110,7 @@ mod thread {
         /// Whether this thread is inside an observer, whose own use of the memory is not observed. The cell neither
         /// allocates nor is dropped, so an allocator can use it at any time.
         pub(super) static OBSERVING: Cell<bool> = const { Cell::new(false) };
-        /// Allocations until the next one with a backtrace.
+        /// Number of allocations until the next one with a backtrace.
         #[cfg(all(feature = "backtrace", unix))]
         static LEFT: Cell<u32> = const { Cell::new(0) };
     }
@@ -125,22 +124,22 @@ mod thread {
 }
 
 impl<M, O, L: Lock> Observed<M, O, L> {
-    /// Makes `observers` observe `memory`, from which nothing may have been allocated yet.
+    /// Makes `observers` observe `memory`, which must not have live blocks yet.
     pub const fn new(memory: M, observers: O) -> Self {
         Self { memory, lock: L::INIT, busy: Cell::new(false), observers: UnsafeCell::new(observers) }
     }
 
-    /// Returns the observed memory. Blocks that are allocated or freed directly there are not observed.
+    /// Returns the observed memory. Blocks allocated or freed directly there are not observed.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Runs `f` on the observers, inside their lock. With the feature `std` it may use the memory, unobserved.
-    /// Without `std` it must not, because it might wait for its own lock.
+    /// Runs `f` on the observers, inside their lock. With the feature `std`, `f` may use the memory, unobserved. Without `std` it must
+    /// not, because it might wait for its own lock.
     ///
     /// # Panics
     ///
-    /// If it is called inside itself.
+    /// If `f` calls it again.
     pub fn observers<T>(&self, f: impl FnOnce(&mut O) -> T) -> T {
         match self.enter(f) {
             Some(result) => result,
@@ -169,17 +168,17 @@ impl<M, O, L: Lock> Observed<M, O, L> {
 }
 
 impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
-    /// Marks this point of the program, for [`Observed::leaks_since`]: by the number of the next block, and how many are not listed. O(1).
-    /// Compiles only if one of the observers lists the live blocks, such as `Leaks`.
+    /// Marks this point of the program for [`Observed::leaks_since`]. Returns the number of the next block, and how many blocks are not
+    /// listed. O(1). Compiles only if one of the observers lists the live blocks, such as `Leaks`.
     pub fn mark(&self) -> (usize, usize) {
         const { assert!(O::LISTS, "leaks are found by the observer `Leaks`, which is not among the observers") }
         self.observers(|observers| observers.listed())
     }
 
-    /// Iterates over the blocks that were allocated after `mark` and are still live, oldest first.
+    /// Iterates over the live blocks that were allocated after `mark`, oldest first.
     ///
-    /// Each step takes the lock for O(length of the list), so the heap may be used while a block is handled. Blocks
-    /// that are allocated or freed in the meantime may or may not be seen.
+    /// Each step takes the lock for O(length of the list), so the heap may be used while a block is handled. The iterator may or may not
+    /// return blocks that are allocated or freed in the meantime.
     pub fn leaks_since(&self, mark: (usize, usize)) -> impl Iterator<Item = LiveBlock> + use<'_, M, O, L> {
         let mut next = Some(mark.0);
         core::iter::from_fn(move || {
@@ -189,22 +188,22 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
         })
     }
 
-    /// Returns how many more live blocks are unlisted now than at the mark, for lack of room. These may be leaks
-    /// that [`Observed::leaks_since`] does not show.
+    /// Returns how many more live blocks are unlisted for lack of room now than at `mark`. These may be leaks that
+    /// [`Observed::leaks_since`] does not return.
     pub fn unlisted_since(&self, mark: (usize, usize)) -> usize {
         self.observers(|observers| observers.listed()).1.saturating_sub(mark.1)
     }
 
     /// Returns the *internal* fragmentation in permille: the share of the bytes in live blocks that is rounding, 1 - requested / used.
-    /// (Wilson, Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review", 1995.) O(1). `None` unless the memory
-    /// keeps statistics ([`Memory::statistics`]) and one of the observers is a [`Profile`](crate::observe::Profile). The *external* one is
-    /// [`Stats::fragmentation`](crate::Stats::fragmentation).
+    /// (Wilson, Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review", 1995.) O(1). Returns `None`
+    /// unless the memory keeps statistics ([`Memory::statistics`]) and one of the observers is a [`Profile`](crate::observe::Profile).
+    /// For *external* fragmentation see [`Stats::fragmentation`](crate::Stats::fragmentation).
     ///
-    /// For a heap behind caches, blocks in the caches count as used, and so as internal fragmentation.
+    /// With caches in front of a heap, cached blocks count as used, and so as internal fragmentation.
     pub fn internal_fragmentation(&self) -> Option<u32> {
         let requested = self.observers(|observers| observers.requested())?;
         let used = self.memory.statistics()?.used;
-        // This is at most a thousand, so it fits.
+        // The result is at most a thousand, so it fits.
         Some((used.saturating_sub(requested) as u128 * 1000).checked_div(used as u128).unwrap_or(0) as u32)
     }
 
@@ -266,7 +265,7 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
             if old.align() == new.align() {
                 self.report(Operation::Reallocate { block, layout: old, to, size });
             } else {
-                // With another alignment it is reported as another block.
+                // A change of alignment is reported as a free and a new block.
                 self.report(Operation::Free { block, layout: old });
                 self.report(Operation::Allocate { block: to, layout: new });
             }

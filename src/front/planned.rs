@@ -7,22 +7,22 @@ use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Planned requests to try when the one that is due does not match.
+/// Number of planned requests to try, starting with the one that is due.
 const WINDOW: usize = 16;
 
-/// Statistics of an iteration, so far or as a whole. Sizes are in bytes.
+/// Statistics of an iteration, in progress or complete. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IterationReport {
-    /// Requests since the iteration began.
+    /// Number of requests since the iteration began.
     pub requests: usize,
-    /// Requests that were allocated from the plan.
+    /// Number of requests allocated from the plan.
     pub hits: usize,
     /// Requested bytes.
     pub bytes: usize,
-    /// Bytes that were allocated from the plan.
+    /// Bytes allocated from the plan.
     pub planned_bytes: usize,
-    /// Bytes of the plan's arena; 0 without a plan.
+    /// Bytes of the plan's arena, or 0 without a plan.
     pub arena: usize,
     /// A lower bound in bytes: no plan for these requests can be smaller.
     pub lower_bound: usize,
@@ -34,7 +34,7 @@ impl IterationReport {
     const NONE: Self =
         Self { requests: 0, hits: 0, bytes: 0, planned_bytes: 0, arena: 0, lower_bound: 0, saved: 0 };
 
-    /// Returns the share of requests that were allocated from the plan, 0 to 1; 1 if there were none.
+    /// Returns the share of requests allocated from the plan, from 0 to 1, or 1 if there were no requests.
     pub fn hit_rate(&self) -> f32 {
         if self.requests == 0 { 1.0 } else { self.hits as f32 / self.requests as f32 }
     }
@@ -44,7 +44,7 @@ struct State<const N: usize> {
     plan: RecordedPlan<N>,
     /// The arena, with the plan's size and alignment; `None` without a plan.
     base: Option<NonNull<u8>>,
-    /// The planned request that is due next.
+    /// Number of the planned request that is due next.
     next: usize,
     /// The live blocks in the arena, by offset.
     live: Live<N>,
@@ -61,7 +61,7 @@ impl<const N: usize> State<N> {
         let requests = self.plan.requests();
         let last = requests.len().min(self.next + WINDOW);
         let wanted = bytes(layout);
-        // A smaller request may take the place that is due; later places must match exactly in size.
+        // A smaller request may use the place that is due; later places must match exactly in size.
         let found = (self.next..last).find(|&k| {
             let size = requests[k].size;
             let fits = wanted == size || (k == self.next && wanted < size);
@@ -74,12 +74,12 @@ impl<const N: usize> State<N> {
         Some(unsafe { base.add(offset) })
     }
 
-    /// Returns whether no live block occupies the place of request `k`. The plan alone does not guarantee that, because a
-    /// run may free other blocks than the recorded one.
+    /// Returns whether no live block occupies the place of request `k`. The plan alone does not guarantee this, because a run may free
+    /// its blocks in a different order than the recorded one.
     fn is_free(&self, k: usize) -> bool {
         let (offset, size) = (self.plan.offsets()[k], self.plan.requests()[k].size);
         let [below, above] = self.live.neighbours(offset);
-        // The other's whole place counts, even if a smaller block was put there.
+        // The other block's whole place counts, even if the block is smaller.
         let below =
             below.is_none_or(|(at, other)| at + self.plan.requests()[other].size <= offset && at != offset);
         below && above.is_none_or(|(at, _)| offset + size <= at)
@@ -110,24 +110,22 @@ impl<const N: usize> State<N> {
     }
 }
 
-/// Returns the bytes of a request's place. A request of no bytes takes one, so that no other has its address and it does not lie behind
-/// the arena.
+/// Returns the bytes of a request's place. A request of no bytes takes one, so that it has its own address, within the arena.
 fn bytes(layout: Layout) -> usize {
     layout.size().max(1)
 }
 
-/// Returns the layout of the plan's arena; `None` if the plan needs no memory.
+/// Returns the layout of the plan's arena, or `None` if the plan needs no memory.
 fn arena<const N: usize>(plan: &RecordedPlan<N>) -> Option<Layout> {
     Layout::from_size_align(plan.peak(), plan.align()).ok().filter(|layout| layout.size() > 0)
 }
 
 /// A heap that allocates iterations from a plan of up to `N` requests, and everything else from the memory `M`.
 ///
-/// [`PlannedHeap::begin`] marks the start of an iteration, whose requests are then recorded.
-/// [`PlannedHeap::replan`] makes a plan for the iteration that has just ended and takes an arena for it from `M`.
-/// From then on, the request that is due gets its place in the arena if it is not larger than the recorded one. If
-/// the run differs, the next few places of exactly its size are tried, and then `M`. A request whose place is still
-/// occupied, because some block was not freed in time, goes to `M` too, so live blocks never overlap.
+/// [`PlannedHeap::begin`] marks the start of an iteration, whose requests are then recorded. [`PlannedHeap::replan`] makes a plan for the
+/// iteration that has just ended and allocates its arena from `M`. From then on, each request gets the place that is due in the arena, if
+/// it is not larger than the recorded request. If the run differs, it tries the next few places of exactly its size, and then `M`. A
+/// request whose place is still occupied, because a block was not freed in time, goes to `M` too, so live blocks never overlap.
 ///
 /// A request takes O(log n) and moves up to n words for n live blocks. Resizing allocates, copies and frees. Statistics are those of
 /// `M`, in which the arena is one block.
@@ -162,7 +160,7 @@ pub struct PlannedHeap<M: Memory, const N: usize, L = lock::Default> {
 unsafe impl<const N: usize> Send for State<N> {}
 
 impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
-    /// Makes a heap without a plan, and with no iteration begun.
+    /// Creates a heap without a plan, outside an iteration.
     pub const fn new(heap: M) -> Self {
         let state = State {
             plan: RecordedPlan::EMPTY,
@@ -181,7 +179,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         &self.heap
     }
 
-    /// Begins an iteration: the plan starts from its first request, and requests are recorded. O(1).
+    /// Begins an iteration: restarts the plan at its first request, and records all requests. O(1).
     pub fn begin(&self) {
         self.lock.with(|state| {
             state.next = 0;
@@ -196,14 +194,14 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         });
     }
 
-    /// Returns the statistics of the iteration since it began. O(1).
+    /// Returns the statistics of the current iteration so far, or of the last one. O(1).
     pub fn report(&self) -> IterationReport {
         self.lock.with(|state| state.report)
     }
 
-    /// Makes a plan for the iteration that has just ended. If it made as many requests as the old plan has, no
-    /// place becomes smaller. O(n²) outside the lock, with about 350 bytes of stack for each of the `N` requests.
-    /// Allocations before the next [`PlannedHeap::begin`] are not part of an iteration.
+    /// Makes a plan for the iteration that has just ended. If the iteration made as many requests as the old plan has, no place becomes
+    /// smaller. O(n²) outside the lock, with about 350 bytes of stack for each of the `N` requests. Allocations before the next
+    /// [`PlannedHeap::begin`] are not part of an iteration.
     ///
     /// # Errors
     ///
@@ -218,7 +216,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         self.load(&plan)
     }
 
-    /// Installs a plan that was recorded before, possibly in another run.
+    /// Installs a plan recorded earlier, perhaps in another run.
     ///
     /// # Errors
     ///
@@ -236,7 +234,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         let arena = arena(plan).map(|layout| (self.heap.allocate(layout), layout));
         let base = arena.and_then(|(base, _)| base);
         let installed = self.lock.with(|state| {
-            // Another thread may have installed a plan first, of which blocks may be live.
+            // Another thread may have installed a plan first, whose blocks may be live.
             if state.base.is_some() {
                 return false;
             }
@@ -250,7 +248,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         });
         match arena {
             Some((Some(base), layout)) if !installed => {
-                // SAFETY: it was allocated above with this layout and is not in use.
+                // SAFETY: the arena was allocated above with this layout and is not in use.
                 unsafe { self.heap.deallocate(base, layout) };
                 Err(PlanError::Busy { live: 0 })
             }
@@ -259,12 +257,12 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         }
     }
 
-    /// Returns the plan that is in use.
+    /// Returns the current plan.
     pub fn plan(&self) -> RecordedPlan<N> {
         self.lock.with(|state| state.plan)
     }
 
-    /// Allocates from the plan or by `fall_back`, and returns which of them did.
+    /// Allocates from the plan, or else by `fall_back`. Returns the block, and whether it is from the plan.
     fn allocate_or(
         &self,
         layout: Layout,
@@ -294,7 +292,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
         let (block, planned) = self.allocate_or(layout, || self.heap.allocate_zeroed(layout))?;
         if planned {
-            // SAFETY: a live block of that size.
+            // SAFETY: the block is live and has this size.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         Some(block)
@@ -308,7 +306,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
         match planned {
             Some(true) => {}
             Some(false) => invalid_free(FreeError::AlreadyFree, block.addr().get()),
-            // SAFETY: a block that does not lie in the arena is one of the heap's.
+            // SAFETY: a block outside the arena belongs to the heap.
             None => unsafe { self.heap.deallocate(block, layout) },
         }
     }

@@ -1,7 +1,7 @@
 //! [`Sealable`]: no allocation after start-up, and none in interrupt handlers.
 //!
-//! A program that allocates only while it starts cannot run out of memory a week later. [`Sealable::seal`] makes that a rule that is
-//! checked: each later request fails, with an error that says why.
+//! A program that allocates only while it starts cannot run out of memory a week later. [`Sealable::seal`] enforces this: each later
+//! request fails, with an error that says why.
 //!
 //! ```
 //! use allotment::out_of_memory::Cause;
@@ -19,13 +19,12 @@
 //! # Ok::<(), allotment::OutOfMemory>(())
 //! ```
 //!
-//! As a global allocator it calls the [hook](crate::error::out_of_memory::set_hook) with that error, which can log it.
+//! As a global allocator, it passes that error to the [hook](crate::error::out_of_memory::set_hook), which can log it.
 //!
 //! # Interrupt handlers
 //!
-//! The second parameter says how the memory learns that an interrupt handler is running: `()`, the default, never asks. `CortexM` asks the
-//! processor, with one instruction. On other processors the program implements [`Interrupts`]; on RISC-V for example with a flag that its
-//! handler sets:
+//! The second parameter detects running interrupt handlers: `()`, the default, never does. `CortexM` asks the processor, with one
+//! instruction. For other processors the program implements [`Interrupts`]; for RISC-V, for example, with a flag that its handler sets:
 //!
 //! ```
 //! use allotment::lock::Spin;
@@ -67,14 +66,14 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Says whether an interrupt handler is running; see the [module](self).
+/// Detects whether an interrupt handler is running; see the [module](self).
 pub trait Interrupts {
-    /// Returns whether an interrupt handler is running on this core. It is called for each request, and must not allocate. If it panics,
-    /// the program ends.
+    /// Returns whether an interrupt handler is running on this core. Called for each request, and must not allocate. If it panics, the
+    /// program ends.
     fn running() -> bool;
 }
 
-/// Lets handlers allocate, and never asks whether one is running.
+/// Lets handlers allocate, without detecting them.
 impl Interrupts for () {
     #[inline(always)]
     fn running() -> bool {
@@ -82,7 +81,7 @@ impl Interrupts for () {
     }
 }
 
-/// Asks a Cortex-M core whether it handles an exception: its register IPSR is not 0 then.
+/// Detects whether a Cortex-M core is handling an exception, by its register IPSR.
 #[cfg(all(target_arch = "arm", target_os = "none"))]
 pub struct CortexM;
 
@@ -91,7 +90,7 @@ impl Interrupts for CortexM {
     #[inline(always)]
     fn running() -> bool {
         let exception: u32;
-        // SAFETY: it reads a register.
+        // SAFETY: the instruction only reads a register.
         unsafe {
             core::arch::asm!("mrs {}, ipsr", out(reg) exception, options(nomem, nostack, preserves_flags));
         }
@@ -99,10 +98,10 @@ impl Interrupts for CortexM {
     }
 }
 
-/// A memory that refuses all requests once it is sealed, and those of interrupt handlers if `I` knows them; see the [module](self).
+/// A memory that refuses all requests once it is sealed, and those of interrupt handlers if `I` detects them; see the [module](self).
 ///
-/// Frees always work, and so does making a block shorter where it is. A request costs one load and one branch more, and the question of
-/// `I`; a free costs nothing more. On a host, a thread that panics gets memory all the same, since it could not report its panic otherwise.
+/// Frees always work, and so does shrinking a block in place. A request costs one more load and branch, and the check of `I`; a free
+/// costs nothing more. On a host, a panicking thread still gets memory, without which it could not report its panic.
 pub struct Sealable<M, I = ()> {
     memory: M,
     sealed: AtomicBool,
@@ -120,7 +119,7 @@ impl<M, I> Sealable<M, I> {
         self.sealed.store(true, Ordering::Release);
     }
 
-    /// Breaks the seal, for tests and for updates of a running program: requests are allowed again.
+    /// Unseals the memory, for tests and for updates of a running program: requests are allowed again.
     pub fn unseal(&self) {
         self.sealed.store(false, Ordering::Release);
     }
@@ -150,7 +149,7 @@ impl<M, I: Interrupts> Sealable<M, I> {
     }
 }
 
-// SAFETY: blocks are those of the memory behind the seal, which keeps the contract.
+// SAFETY: blocks come from the inner memory, which keeps the contract.
 unsafe impl<M: Memory, I: Interrupts> Memory for Sealable<M, I> {
     allocate!(self.memory; |self, layout, request| if self.rule().is_none() { request(layout) } else { None });
 
@@ -180,7 +179,7 @@ unsafe impl<M: Memory, I: Interrupts> Memory for Sealable<M, I> {
         if self.rule().is_some() { 0 } else { self.memory.allocate_many(layout, blocks) }
     }
 
-    /// Returns the largest request that is sure to succeed now: 0 where every request is refused.
+    /// Returns the largest request that is sure to succeed now, or 0 while every request is refused.
     fn largest_free(&self) -> usize {
         if self.rule().is_some() { 0 } else { self.memory.largest_free() }
     }

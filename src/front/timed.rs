@@ -1,4 +1,4 @@
-//! [`Timed`]: how long a memory's operations take.
+//! [`Timed`]: the durations of a memory's operations.
 
 use crate::error::{FreeError, misuse::without_unwinding};
 use crate::lock::{self, Lock, Locked};
@@ -8,8 +8,8 @@ use crate::units::debug;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Measures the operations on a memory with a clock of the program: histograms of allocations, frees and resizes, and how fast the blocks
-/// in use grow.
+/// Measures the operations on a memory with the program's clock: histograms of allocations, frees and resizes, and the growth of live
+/// blocks.
 ///
 /// ```
 /// use allotment::{Heap, Memory, Timed, heap};
@@ -28,12 +28,12 @@ use core::ptr::NonNull;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The clock may count in any unit: nanoseconds, cycles, ticks of a timer. It is read before and after each operation, outside the
-/// locks, and must not use the memory; a panic in it ends the program. If it goes backwards, as a counter of few bits does when it overflows, that operation
-/// counts as 0 ticks. Around memory that several threads use, the time includes waiting for its lock.
+/// The clock may count in any unit: nanoseconds, cycles, ticks of a timer. It is read before and after each operation, outside the locks,
+/// and must not use the memory; a panic in it ends the program. If the clock goes backwards, as a short counter does when it overflows,
+/// the operation counts as 0 ticks. If several threads use the memory, the time includes waiting for its lock.
 ///
-/// A static with a clock as above lies in `.data` as a whole, about 600 bytes of flash on a microcontroller, because a pointer is not zero. With a
-/// [`Clock`] that is a type it takes none:
+/// A static with a function as its clock, as above, lies entirely in `.data`, because the pointer is not zero: about 600 bytes of flash
+/// on a microcontroller. With a type that implements [`Clock`] it takes none:
 ///
 /// ```
 /// use allotment::{Heap, Memory, Timed, lock, observe::Clock};
@@ -51,8 +51,8 @@ use core::ptr::NonNull;
 /// assert_eq!(HEAP.timings().allocate.count, 0);
 /// ```
 ///
-/// Each operation adds two readings of the clock and O(1) under a lock of the front's own. A memory that is not wrapped contains
-/// no code or state for this. To time the memory without its observers, wrap it first: `Observed<Timed<Heap>, ..>`.
+/// Each operation costs two more readings of the clock, and O(1) under a separate lock. A memory that is not wrapped contains no code or
+/// state for this. To time the memory without its observers, wrap it first: `Observed<Timed<Heap>, ..>`.
 pub struct Timed<M, L = lock::Default, C = fn() -> u64> {
     memory: M,
     clock: C,
@@ -61,18 +61,18 @@ pub struct Timed<M, L = lock::Default, C = fn() -> u64> {
 
 struct State {
     timings: Timings,
-    /// When the first operation began, or [`Timed::take`] was called.
+    /// The time of the first operation or of the last call of [`Timed::take`].
     since: Option<u64>,
 }
 
-/// The histogram of an operation.
+/// Selects the histogram of an operation.
 type Kind = fn(&mut Timings) -> &mut Histogram;
 
 const ALLOCATE: Kind = |timings| &mut timings.allocate;
 const FREE: Kind = |timings| &mut timings.free;
 const RESIZE: Kind = |timings| &mut timings.resize;
 
-/// Returns the bytes by which the blocks in use have grown.
+/// Returns the bytes by which live blocks have grown.
 fn growth(from: usize, to: usize) -> i64 {
     (to as i64).wrapping_sub(from as i64)
 }
@@ -84,18 +84,18 @@ impl<M, L: Lock, C: Clock> Timed<M, L, C> {
         Self { memory, clock, lock: Locked::new(state) }
     }
 
-    /// Returns the measured memory. Operations directly there are not measured.
+    /// Returns the measured memory. Direct operations on it are not measured.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Returns what was measured so far. O(1).
+    /// Returns all measurements so far. O(1).
     pub fn timings(&self) -> Timings {
         let now = self.now();
         self.lock.with(|state| state.at(now))
     }
 
-    /// Returns what was measured so far, and starts again from zero. O(1).
+    /// Returns all measurements so far, and starts again from zero. O(1).
     pub fn take(&self) -> Timings {
         let now = self.now();
         self.lock.with(|state| {
@@ -110,7 +110,7 @@ impl<M, L: Lock, C: Clock> Timed<M, L, C> {
         without_unwinding(|| self.clock.now())
     }
 
-    /// Runs an operation and counts it. `grown` tells from its result by how many bytes the blocks in use have grown.
+    /// Runs an operation and counts it. `grown` computes from its result by how many bytes live blocks have grown.
     #[inline]
     fn time<T>(&self, kind: Kind, operation: impl FnOnce() -> T, grown: impl FnOnce(&T) -> i64) -> T {
         let began = self.now();
@@ -133,7 +133,7 @@ impl State {
     }
 }
 
-// SAFETY: blocks are those of the measured memory, which keeps the contract.
+// SAFETY: blocks come from the measured memory, which keeps the contract.
 unsafe impl<M: Memory, L: Lock, C: Clock> Memory for Timed<M, L, C> {
     allocate!(self.memory; |self, layout, request| {
         let grown = |block: &Option<_>| if block.is_some() { growth(0, layout.size()) } else { 0 };

@@ -10,25 +10,25 @@ use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Hardening level `Full` around a placement `P`; the [module](super) lists what it detects.
+/// Hardening level `Full` around a placement `P`; the [module](super) lists the misuse that it detects.
 ///
-/// It has two bits for each 8 bytes of memory: a live block starts here, and this memory is in use. After each block is a
-/// *canary* of 8 bytes, a number that depends on the block's address, its layout and a secret of the heap. An overwritten
-/// byte happens to be the same in one of 256 cases, and is not detected then. The first 256 and the
-/// last 16 bytes of a freed block are filled with a pattern, and the block waits in a *quarantine* until `QUARANTINE`
-/// further blocks were freed; then the pattern is checked and `P` frees the block.
+/// It keeps two bits for each 8 bytes of memory: whether a live block starts there, and whether the memory is in use. After each block is
+/// a *canary* of 8 bytes, a number that depends on the block's address, its layout and a secret of the heap. In one of 256 cases a byte
+/// is overwritten with its old value, which is not detected. The first 256 and the last 16 bytes of a freed block are filled with a
+/// pattern, and the block waits in a *quarantine* until `QUARANTINE` further blocks are freed; then `Full` checks the pattern and `P`
+/// frees the block.
 ///
-/// Memory must be the CPU's. Complexity: that of `P`, and O(size / 256) for a block.
+/// The CPU must be able to access the memory. The complexity is that of `P`, plus O(size / 256) for a block.
 ///
 /// (Canaries: Cowan et al., "StackGuard", USENIX Security 1998. Quarantines: Serebryany et al., "AddressSanitizer", USENIX
 /// ATC 2012.)
 pub struct Full<P, const QUARANTINE: usize = 16> {
     windows: [Window; WINDOWS],
-    /// The number of windows with a region, which come first.
+    /// Number of windows with a region, which come first.
     count: usize,
     secret: u64,
     held: [Option<Held>; QUARANTINE],
-    /// The next place in the quarantine, which holds the oldest block.
+    /// Index of the next place in the quarantine, which holds the oldest block.
     next: usize,
     placement: P,
 }
@@ -37,11 +37,11 @@ pub struct Full<P, const QUARANTINE: usize = 16> {
 #[derive(Clone, Copy)]
 struct Held {
     start: NonNull<u8>,
-    /// Its layout with the canary, as the placement knows it.
+    /// The layout with the canary, as the placement knows it.
     outer: Layout,
 }
 
-/// The most regions.
+/// Most regions.
 const WINDOWS: usize = crate::region::DEFAULT_REGIONS;
 
 /// Bytes of the canary.
@@ -50,20 +50,20 @@ const CANARY: usize = size_of::<u64>();
 /// Most words to fill and check at the start of a freed block, besides its last two.
 const FILLED: usize = 32;
 
-// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
+// SAFETY: the pointers lead to memory that `claim` got for exclusive use.
 unsafe impl<P: Send, const Q: usize> Send for Full<P, Q> {}
 
 /// Returns the layout that the placement allocates for a block of `layout`: with a canary, and aligned to a granule.
 #[inline(always)]
 fn outer(layout: Layout) -> Option<Layout> {
-    // Both are at most `isize::MAX`, or a power of two: no sum overflows.
+    // The size is at most `isize::MAX` and the alignment a power of two, so no sum overflows.
     let (size, align) = (layout.size() + CANARY, layout.align().max(GRANULE));
     // SAFETY: the alignment is a power of two, and the size does not exceed `isize::MAX` when rounded up to it.
     (size <= isize::MAX as usize + 1 - align)
         .then(|| unsafe { Layout::from_size_align_unchecked(size, align) })
 }
 
-/// Returns the bytes that a block of `layout` counts as, its canary included.
+/// Returns the bytes that a block of `layout` counts as, including its canary.
 #[inline(always)]
 const fn block_size(layout: Layout) -> usize {
     rounded(layout.size() + CANARY)
@@ -89,7 +89,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 ///
 /// # Safety
 ///
-/// The words must be the caller's, and there must be one at least.
+/// The caller must own the words, at least one.
 #[inline(always)]
 unsafe fn fill(words: *mut u64, len: usize, pattern: u64) {
     // SAFETY: every place is below `len`.
@@ -138,7 +138,7 @@ unsafe fn is_filled(words: *const u64, len: usize, pattern: u64) -> bool {
     }
 }
 
-/// Reads the CPU's clock; 0 where a program may not read it.
+/// Reads the CPU's clock. Returns 0 on targets where a program may not read it.
 fn clock() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every 64-bit CPU has the instruction.
@@ -148,9 +148,9 @@ fn clock() -> u64 {
 }
 
 impl<P: Placement, const Q: usize> Full<P, Q> {
-    /// Sets the heap's secret, from which canaries and fill patterns are derived, before the first region is claimed. Without
-    /// it the secret comes from addresses, and on x86-64 from the clock; firmware with a source of random numbers should set
-    /// it through [`Heap::with_placement`](crate::Heap::with_placement).
+    /// Sets the heap's secret, from which canaries and fill patterns are derived, before the first region is claimed. Otherwise the
+    /// secret comes from addresses, and on x86-64 also from the clock; firmware with a source of random numbers should set it through
+    /// [`Heap::with_placement`](crate::Heap::with_placement).
     pub const fn set_secret(&mut self, secret: u64) {
         self.secret = secret | 1;
     }
@@ -191,7 +191,7 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
     ///
     /// # Safety
     ///
-    /// The block must be one of the placement's, with room for the canary.
+    /// The block must come from the placement, with room for the canary.
     #[inline(always)]
     unsafe fn seal(&self, start: NonNull<u8>, layout: Layout) {
         let canary = Self::canary_at(start, layout);
@@ -222,7 +222,7 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
         start
     }
 
-    /// Finds the window in which a live block for `layout` may start, without reading live blocks; the error says why there is none.
+    /// Finds the window in which a live block for `layout` may start, without reading live blocks. Returns an error if there can be none.
     #[inline(always)]
     fn look_up(&self, start: NonNull<u8>, layout: Layout) -> Result<&Window, FreeError> {
         let address = start.addr().get();
@@ -239,26 +239,26 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
         if beyond { Err(FreeError::Overrun) } else { Ok(window) }
     }
 
-    /// Finds the window of the live block for `layout` at `start`; the error says why there is none.
+    /// Finds the window of the live block for `layout` at `start`. Returns an error if there is none.
     ///
     /// # Safety
     ///
-    /// If there is such a block, it must be the caller's.
+    /// If there is such a block, the caller must own it.
     #[inline(always)]
     unsafe fn find(&self, start: NonNull<u8>, layout: Layout) -> Result<&Window, FreeError> {
         let window = self.look_up(start, layout)?;
-        // SAFETY: the canary's place is inside the region.
+        // SAFETY: the canary is inside the region.
         let canary = unsafe { poison::peek(Self::canary_at(start, layout)) };
         if canary == self.canary(start, layout) { Ok(window) } else { Err(FreeError::Overrun) }
     }
 
-    /// Tells by the pattern whether the block at an address was freed or never existed.
+    /// Determines by the pattern whether the block at an address was freed or never existed.
     #[cold]
     #[inline(never)]
     fn why(&self, window: &Window, start: NonNull<u8>) -> FreeError {
         let held = self.held.iter().flatten().any(|held| held.start == start);
-        // Memory in use may be inside a live block, to which another thread writes.
-        // SAFETY: the window holds the address, one of its granules.
+        // Memory in use is not read, since it may be in a live block to which another thread writes.
+        // SAFETY: the window holds the address, which is a granule's.
         let filled = unsafe {
             !window.is_used(start.addr().get()) && poison::peek(start.cast().as_ptr()) == self.pattern(start)
         };
@@ -271,16 +271,16 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
         !self.number(start)
     }
 
-    /// Puts a freed block into the quarantine, and releases the oldest one.
+    /// Puts a freed block into the quarantine, and frees the oldest one.
     ///
     /// # Safety
     ///
-    /// The block must be one of the placement's that is not used any more.
+    /// The block must come from the placement and not be used any more.
     #[inline(always)]
     unsafe fn hold(&mut self, start: NonNull<u8>, layout: Layout) {
         let words = start.cast::<u64>().as_ptr();
         poison::open(start.as_ptr(), block_size(layout));
-        // SAFETY: the words are the block's, which is aligned to 8; the placement allocated the layout with its canary.
+        // SAFETY: the words are those of the block, which is aligned to 8; the placement allocated the layout with its canary.
         let outer = unsafe {
             fill(words, block_size(layout) / size_of::<u64>(), self.pattern(start));
             outer(layout).unwrap_unchecked()
@@ -295,12 +295,12 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
             None => Some(held),
         };
         if let Some(oldest) = oldest {
-            // SAFETY: blocks in the quarantine are the placement's, and not used any more.
+            // SAFETY: blocks in the quarantine come from the placement, and are not used any more.
             unsafe { self.let_go(oldest) }
         }
     }
 
-    /// Frees a block of the quarantine in the placement, if its pattern is unchanged.
+    /// Checks the pattern of a block from the quarantine, and frees it in the placement.
     ///
     /// # Safety
     ///
@@ -327,7 +327,7 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
     ///
     /// # Safety
     ///
-    /// The block must be one of the placement's that is not used any more.
+    /// The block must come from the placement and not be used any more.
     #[inline(always)]
     unsafe fn free_inner(&mut self, start: NonNull<u8>, outer: Layout) -> bool {
         // SAFETY: the caller's contract.
@@ -337,12 +337,12 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
         }
     }
 
-    /// Empties the quarantine. Returns whether there was anything in it.
+    /// Empties the quarantine. Returns whether it held a block.
     fn flush(&mut self) -> bool {
         let mut any = false;
         for place in 0..Q {
             if let Some(held) = self.held[place].take() {
-                // SAFETY: blocks in the quarantine are the placement's, and not used any more.
+                // SAFETY: blocks in the quarantine come from the placement, and are not used any more.
                 unsafe { self.let_go(held) }
                 any = true;
             }
@@ -404,13 +404,13 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
         let old = self.windows[place];
         let region = Region::new(start, old.size.checked_add(bytes).ok_or(RegionError::Overlap)?);
         let end = region.checked_end()?;
-        // Checked before anything is written: nothing else may use the memory behind the region.
+        // Checked before any write: nothing else may use the memory after the region.
         if opened.iter().any(|window| window.start != start && window.meets(start.addr(), end)) {
             return Err(RegionError::Overlap);
         }
         let new = Window::over(region).ok_or(RegionError::TooSmall)?;
         let more = new.room.checked_sub(old.room).filter(|&more| more > 0).ok_or(RegionError::TooSmall)?;
-        // SAFETY: the maps move up to the new end of the region, and back if extending fails; what they leave goes to the
+        // SAFETY: the maps move up to the new end of the region, and back if extending fails; the memory that they leave goes to the
         // placement.
         unsafe {
             old.move_to(&new);
@@ -478,11 +478,11 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
         let Ok(new) = Layout::from_size_align(size, layout.align()) else { return false };
         let (Some(old_outer), Some(new_outer)) = (outer(layout), outer(new)) else { return false };
         let (address, before, after) = (start.addr().get(), block_size(layout), block_size(new));
-        // SAFETY: the caller guarantees a live block of `layout`; the bits of what is cut off or added change with it.
+        // SAFETY: the caller guarantees a live block of `layout`; the bits of the memory cut off or added change with it.
         unsafe {
             let canary = Self::canary_at(start, layout);
             poison::open(canary.cast(), before - layout.size());
-            // The old canary would vouch for the old layout. A canary that is cut off is erased while it is the block's.
+            // Erase the old canary, or a free with the old layout would pass. If it is cut off, erase it while the block still has it.
             if after <= before {
                 canary.write_unaligned(0);
             }
@@ -514,7 +514,7 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let window = self.look_up(start, layout)?;
-        // SAFETY: as was just found, the window holds all of it but for what rounding adds at most.
+        // SAFETY: `look_up` has checked that the window holds the block and its canary, before rounding.
         let ends_there = unsafe { window.is_used(start.addr().get() + layout.size() + CANARY - 1) };
         if ends_there { Ok(()) } else { Err(FreeError::Overrun) }
     }
@@ -535,7 +535,7 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
         self.placement.set_saving(on);
     }
 
-    /// Shows blocks in the quarantine as used.
+    /// Passes blocks in the quarantine as used.
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
         self.placement.walk(region, visit);
     }
@@ -546,7 +546,7 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
 }
 
 impl<P, const Q: usize> Full<P, Q> {
-    /// Returns the region as it was claimed, with its maps.
+    /// Returns the region as it was claimed, including its maps.
     fn whole(&self, region: Region) -> Region {
         let opened = self.windows.get(..self.count).unwrap_or(&[]);
         let window = opened.iter().find(|window| window.start == region.start.as_ptr());

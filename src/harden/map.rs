@@ -1,4 +1,4 @@
-//! Bits for the granules of a region: where live blocks start, and which memory is in use.
+//! Bits for the granules of a region, which say where live blocks start and which memory is in use.
 
 use crate::region::Region;
 use core::ptr;
@@ -6,7 +6,7 @@ use core::ptr;
 /// Bytes of memory for each pair of bits.
 pub(super) const GRANULE: usize = 8;
 
-/// Granules of a word of the map: the lower half of its bits says which of them are in use, the upper half where live blocks start.
+/// Granules per word of the map. The lower half of its bits says which of them are in use, and the upper half where live blocks start.
 const HALF: usize = usize::BITS as usize / 2;
 
 /// Bytes of memory for each word of the map.
@@ -19,17 +19,17 @@ const SPAN: usize = HALF * GRANULE;
 ///  | memory of the placement   | 2 bits / 8 B |
 /// ```
 ///
-/// A word of the map stands for the memory between two multiples of [`SPAN`], so that an address leads to its bits by shifts
-/// alone, and a short block changes both kinds of bits with one word.
+/// A word of the map covers the memory between two multiples of [`SPAN`], so that shifts alone lead from an address to its bits, and a
+/// short block changes both kinds of bits in one word.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     /// The first byte of the region.
     pub(super) start: *mut u8,
-    /// Bytes of the region with its map; 0 if there is no region.
+    /// Bytes of the region including its map, or 0 if there is no region.
     pub(super) size: usize,
     /// Bytes before the map.
     pub(super) room: usize,
-    /// The address of the map's word for address 0, if there were one.
+    /// The address that the map's word for address 0 would have.
     map: *mut usize,
 }
 
@@ -40,10 +40,10 @@ const fn place(address: usize) -> (usize, usize) {
 }
 
 impl Window {
-    /// No region.
+    /// A window without a region.
     pub(super) const NONE: Self = Self { start: ptr::null_mut(), size: 0, room: 0, map: ptr::null_mut() };
 
-    /// Returns the window over `region`; `None` if the region is too small for its map and a block.
+    /// Returns the window over `region`, or `None` if the region is too small for its map and a block.
     pub(super) fn over(region: Region) -> Option<Self> {
         let (start, size) = (region.start.as_ptr(), region.size);
         let (from, end) = (start.addr(), region.checked_end().ok().filter(|&end| end > start.addr())?);
@@ -64,7 +64,7 @@ impl Window {
     ///
     /// # Safety
     ///
-    /// The region's memory must be the caller's.
+    /// The caller must own the region's memory.
     pub(super) unsafe fn clear(&self) {
         let (words, count) = self.words();
         // SAFETY: the map lies in the region.
@@ -75,8 +75,8 @@ impl Window {
     ///
     /// # Safety
     ///
-    /// Both windows must start at the same address, and `new` must be as long as `self` or longer and belong to the caller. The
-    /// maps may overlap if that of `new` is higher up.
+    /// Both windows must start at the same address, and `new` must be at least as long as `self` and belong to the caller. The maps may
+    /// overlap if that of `new` is at a higher address.
     pub(super) unsafe fn move_to(&self, new: &Self) {
         let ((from, count), (to, more)) = (self.words(), new.words());
         // SAFETY: both maps lie in the new region, and the new one has at least as many words.
@@ -90,7 +90,7 @@ impl Window {
     ///
     /// # Safety
     ///
-    /// As for [`Self::move_to`], of which this must be the reverse.
+    /// The call must reverse a call of [`Self::move_to`], with the same contract.
     pub(super) unsafe fn move_back(&self, new: &Self) {
         let (words, count) = self.words();
         // SAFETY: as for `move_to`.
@@ -120,7 +120,7 @@ impl Window {
         unsafe { *self.map.wrapping_add(word) >> HALF >> bit & 1 != 0 }
     }
 
-    /// Returns whether the memory at `address` belongs to a live block or to one in the quarantine.
+    /// Returns whether the memory at `address` belongs to a block that is live or in the quarantine.
     ///
     /// # Safety
     ///
@@ -131,7 +131,7 @@ impl Window {
         unsafe { *self.map.wrapping_add(word) >> bit & 1 != 0 }
     }
 
-    /// Clears the mark of the live block at `address`. Its memory stays in use.
+    /// Clears the start mark of the live block at `address`. Its memory stays in use.
     ///
     /// # Safety
     ///
@@ -143,12 +143,12 @@ impl Window {
         unsafe { *self.map.wrapping_add(word) ^= 1 << HALF << bit }
     }
 
-    /// Marks a live block of `bytes` bytes at `address`, a multiple of the granule, and returns whether all of its memory was
-    /// free. If not, some of it may be marked.
+    /// Marks a live block of `bytes` bytes at `address`, a multiple of the granule, and returns whether all of its memory was free. If
+    /// not, part of it may be marked.
     ///
     /// # Safety
     ///
-    /// The window must [hold](Self::holds) the block, of one byte at least.
+    /// The window must [hold](Self::holds) the block, which must have at least one byte.
     #[inline(always)]
     pub(super) unsafe fn begin_block(&self, address: usize, bytes: usize) -> bool {
         // SAFETY: the caller's contract.
@@ -160,7 +160,7 @@ impl Window {
     ///
     /// # Safety
     ///
-    /// The window must [hold](Self::holds) the bytes, of which there must be one at least.
+    /// The window must [hold](Self::holds) the bytes, at least one.
     #[inline(always)]
     pub(super) unsafe fn flip_used(&self, address: usize, bytes: usize, expected: bool) -> bool {
         // SAFETY: the caller's contract.
@@ -176,7 +176,7 @@ impl Window {
     unsafe fn flip(&self, address: usize, bytes: usize, expected: bool, first: usize) -> bool {
         let ((word, bit), len) = (place(address), bytes.div_ceil(GRANULE));
         let word = self.map.wrapping_add(word);
-        // SAFETY: the map has bits for each granule, and an address below `SPAN` bytes further on is in the next word's part.
+        // SAFETY: the map has bits, in consecutive words, for all granules that the window holds.
         unsafe {
             if bit + len > HALF {
                 return flip_long(word, bit, len, expected, first);
@@ -186,7 +186,7 @@ impl Window {
     }
 }
 
-/// Flips bits of a word, if all of them are as expected.
+/// Flips the bits of `mask` in a word, if all of them are as expected.
 ///
 /// # Safety
 ///
@@ -204,12 +204,12 @@ unsafe fn flip_word(word: *mut usize, mask: usize, expected: bool) -> bool {
     }
 }
 
-/// Flips the bits of use of `len` granules from `bit` of a word on, which reach into the next word at least, and those in
-/// `first` shifted to the first granule.
+/// Flips the in-use bits of `len` granules from `bit` of a word on, which extend at least into the next word, and the bits `first`,
+/// shifted to the first granule.
 ///
 /// # Safety
 ///
-/// The words must be a map's.
+/// The words must be those of a map.
 #[inline(never)]
 unsafe fn flip_long(mut word: *mut usize, bit: usize, len: usize, expected: bool, first: usize) -> bool {
     const ALL: usize = usize::MAX >> HALF;
@@ -232,7 +232,7 @@ mod tests {
     use core::mem;
     use core::ptr::NonNull;
 
-    /// Returns a range of granules that is free or in use as a whole, or not.
+    /// Returns whether all granules of a range are in use, or all free.
     fn all(used: &[bool], range: &core::ops::Range<usize>, value: bool) -> bool {
         used[range.clone()].iter().all(|&used| used == value)
     }
@@ -249,10 +249,10 @@ mod tests {
             let window = Window::over(Region::new(start, 8 * 990 - 3)).unwrap();
             let granules = window.room / GRANULE;
             let (mut used, mut starts) = ([false; WORDS], [false; WORDS]);
-            // SAFETY: the memory is ours, and all addresses lie in front of the map.
+            // SAFETY: the memory belongs to the test, and all addresses lie before the map.
             unsafe { window.clear() };
             for step in 0..if cfg!(miri) { 10 } else { 4000 } {
-                // Now and then from the start, as what is free soon lies in pieces.
+                // Start again now and then, since free memory soon lies in pieces.
                 if step % 50 == 0 {
                     (used, starts) = ([false; WORDS], [false; WORDS]);
                     // SAFETY: as above.
@@ -278,7 +278,7 @@ mod tests {
                         assert!(window.flip_used(address, bytes, true));
                         used[from..from + bytes / GRANULE].fill(false);
                     } else {
-                        // A copy of the map, as the answer may leave it half changed.
+                        // Restore the map, since a failed call may leave it half changed.
                         let before = memory.read();
                         for expected in [false, true] {
                             assert!(!window.flip_used(address, bytes, expected));

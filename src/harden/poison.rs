@@ -1,19 +1,18 @@
 //! Tells AddressSanitizer and valgrind which memory a program may use (feature `sanitize`).
 //!
-//! Both treat a region as one block, unless the heap says which parts of it the program may use. AddressSanitizer's functions are found
-//! when the program is linked, and are not called if it is not linked with them. valgrind sees its requests in instructions that do
-//! nothing elsewhere.
+//! Both treat a region as one block, unless the heap says which parts of it the program may use. The linker finds AddressSanitizer's
+//! functions; without them, no calls are made. valgrind recognises its requests in instructions that do nothing elsewhere.
 
 #[cfg(all(feature = "sanitize", target_arch = "x86_64", target_os = "linux"))]
 mod imp {
     use core::arch::asm;
     use core::mem;
 
-    /// Returns the address of a function of AddressSanitizer as a number; 0 if the program has none.
+    /// Returns the address of a function of AddressSanitizer as a number, or 0 if the program has none.
     macro_rules! weak {
         ($name:literal) => {{
             let address: usize;
-            // SAFETY: reads an address that the linker has written; a weak name that is not defined has the address 0.
+            // SAFETY: the instruction reads an address that the linker has written; an undefined weak name has the address 0.
             unsafe {
                 asm!(
                     concat!(".weak ", $name),
@@ -29,7 +28,7 @@ mod imp {
     /// Calls a function of AddressSanitizer, if there is one at this address.
     fn asan(function: usize, start: *const u8, bytes: usize) {
         if function != 0 {
-            // SAFETY: the sanitizer's functions have this type. They change what it knows of the memory, and not the memory.
+            // SAFETY: the sanitizer's functions have this type. They change the sanitizer's marks for the memory, and not the memory.
             unsafe {
                 let function: extern "C" fn(*const u8, usize) = mem::transmute(function);
                 function(start, bytes);
@@ -37,13 +36,13 @@ mod imp {
         }
     }
 
-    // Requests: those of the core, and of its tool memcheck.
+    // Requests to valgrind's core, and to its tool memcheck.
     const CHANGE_REPORTING: usize = 0x1801;
     const NO_ACCESS: usize = 0x4d43_0000;
     const UNDEFINED: usize = NO_ACCESS + 1;
     const DEFINED: usize = NO_ACCESS + 2;
 
-    /// Sends a request to valgrind. Does nothing elsewhere.
+    /// Sends a request to valgrind. Does nothing without it.
     fn valgrind(request: usize, first: usize, second: usize) {
         let arguments = [request, first, second, 0, 0, 0];
         // SAFETY: the number in `rdi` is rotated by 128 bits in all, and a register is exchanged with itself.
@@ -83,7 +82,7 @@ mod imp {
     ///
     /// # Safety
     ///
-    /// The memory must be a region's.
+    /// The memory must belong to a region.
     pub(in crate::harden) unsafe fn peek(place: *const u64) -> u64 {
         let value;
         valgrind(CHANGE_REPORTING, 1, 0);
@@ -110,11 +109,11 @@ mod imp {
     #[inline(always)]
     pub(in crate::harden) fn open_new(_: *const u8, _: usize) {}
 
-    /// Reads a word, which need not be aligned.
+    /// Reads a word that need not be aligned.
     ///
     /// # Safety
     ///
-    /// The memory must be a region's.
+    /// The memory must belong to a region.
     #[inline(always)]
     pub(in crate::harden) unsafe fn peek(place: *const u64) -> u64 {
         // SAFETY: the caller's contract.

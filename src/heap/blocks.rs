@@ -10,14 +10,14 @@ use crate::region::Run;
 
 const NONE: Run = Run { start: 0, size: 0, free: false };
 
-/// The number of runs that are copied per lock acquisition.
+/// Number of runs copied per lock acquisition.
 const CHUNK: usize = 16;
 
 /// The iterator of [`Heap::blocks`].
 struct Blocks<'h, P, L, S> {
     heap: &'h Heap<P, L, S>,
     region: usize,
-    /// The start of the next run; a run that began earlier must end beyond it.
+    /// The address at which the next run starts. A run that starts before it is cut to the part after it.
     cursor: usize,
     chunk: [Run; CHUNK],
     next: usize,
@@ -25,20 +25,18 @@ struct Blocks<'h, P, L, S> {
 }
 
 impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
-    /// Iterates over all memory of the heap, for a map: every free block, and what is in use between them, region by
-    /// region and by address within each, without gaps.
+    /// Iterates over all memory of the heap: every free block and the used memory between them, region by region, by address within each
+    /// region, and without gaps.
     ///
-    /// Only the bookkeeping of each region is left out. Only the owners of blocks know their
-    /// borders, so adjacent blocks in use form one run; with a side table each block is a run. Pages of
-    /// [`Slab`](crate::Slab) and [`Tiered`](crate::Tiered) count as in use as a whole, and so do blocks that
-    /// `Tiered` keeps for reuse and everything that [`Bump`](crate::Bump) has passed. The adapters for allocators
-    /// of other crates give no information, so their iteration is empty. If 8-byte granules have 32-bit links,
-    /// bytes of the program that look like a free block's bookkeeping can move a border by one granule.
+    /// It leaves out only the bookkeeping of each region. Only the owners of blocks know their borders, so adjacent blocks in use form
+    /// one run; with a side table, each block is a run. Pages of [`Slab`](crate::Slab) and [`Tiered`](crate::Tiered) count as entirely in
+    /// use, and so do blocks that `Tiered` keeps for reuse and everything below the pointer of [`Bump`](crate::Bump). The adapters for
+    /// allocators of other crates give no information, so their iteration is empty. With 8-byte granules and 32-bit links, program data
+    /// that looks like a free block's bookkeeping can shift a border by one granule.
     ///
-    /// A few runs at a time are copied under the lock, so the heap may be used while a run is handled. Changes in
-    /// the meantime may or may not be seen, but no byte is seen twice. For a map of a single moment use
-    /// [`Heap::with_placement`] and [`Placement::walk`]. O(n) per refill and O(n²/16) in all, for n runs; engines
-    /// also scan the boundary bits, a word of them at a time.
+    /// The iterator copies a few runs at a time under the lock, so the program may use the heap between runs. It may miss changes made
+    /// meanwhile, but it never visits a byte twice. For a map of a single moment use [`Heap::with_placement`] and [`Placement::walk`].
+    /// O(n) per refill and O(n²/16) in all, for n runs; engines also scan the boundary bits, one word at a time.
     ///
     /// ```
     /// use allotment::{FirstFit, Heap, heap, lock::Spin};
@@ -70,7 +68,7 @@ impl<P: Placement, L: Lock, S: Statistics> Blocks<'_, P, L, S> {
                 state.placement.walk(*region, &mut |run| {
                     let end = run.start + run.size;
                     if end > *cursor {
-                        // The part before the cursor belonged to another run when that was copied.
+                        // An earlier run already covered the part before the cursor.
                         let start = run.start.max(*cursor);
                         chunk[*count] = Run { start, size: end - start, ..run };
                         (*count, *cursor) = (*count + 1, end);

@@ -1,11 +1,11 @@
-//! Proven sizes: how large a heap must be so that it never fails a program within given limits, in whatever order
-//! the program allocates and frees.
+//! Proven sizes: how large a heap must be to satisfy every program within given limits, in whatever order the program allocates and
+//! frees.
 //!
-//! A program is described by three numbers of bytes: the most that it has live at a time (the sum of its requests),
-//! its smallest block, and its largest block. For each placement with a bound, a `const fn` turns them into the
-//! size of an arena, bookkeeping included: [`FirstFit`], [`BestFit`], [`Tlsf`] and [`Buddy`] have a function
-//! `worst_case_arena`, and [`Bump`] has one for the sum of everything that is ever allocated. The default heap of microcontrollers
-//! is a [`MicroTlsf`](crate::placement::MicroTlsf), so `heap!(<MicroTlsf>::worst_case_arena(4096, 16, 256))` sizes a plain `Heap`.
+//! Three numbers of bytes describe a program: the most that it has live at a time (the sum of its requests), its smallest block, and its
+//! largest block. For each placement with a bound, a `const fn` turns them into the size of an arena, bookkeeping included: [`FirstFit`],
+//! [`BestFit`], [`Tlsf`] and [`Buddy`] have a function `worst_case_arena`, and [`Bump`] has one for the sum of everything that the
+//! program ever allocates. The default heap of microcontrollers is a [`MicroTlsf`](crate::placement::MicroTlsf), so
+//! `heap!(<MicroTlsf>::worst_case_arena(4096, 16, 256))` sizes a plain `Heap`.
 //!
 //! ```
 //! use allotment::{FirstFit, Heap, heap};
@@ -15,11 +15,11 @@
 //! assert!(HEAP.free() > 2 * 4096);
 //! ```
 //!
-//! The bounds assume one region, and blocks aligned to a granule at most (with [`Buddy`], to their size at most).
-//! Resizing a block in place breaks the order in which first fit and buddies fill memory: it leaves a small block
-//! where only a large one would have been placed, or makes one larger there. For programs that do so, for instance
-//! with a `Vec` that grows or shrinks, use `worst_case_arena_resizing`; for [`BestFit`] and [`Tlsf`] it makes no
-//! difference. A block that has to move is live in both places for a moment. Add headroom as needed.
+//! The bounds assume one region, and blocks aligned to a granule at most (with [`Buddy`], to their size at most). Resizing a block in
+//! place breaks the order in which first fit and buddies fill memory: it leaves a small block where they would have placed only a large
+//! one, or enlarges a block there. For programs that resize, for instance with a `Vec` that grows or shrinks, use
+//! `worst_case_arena_resizing`; for [`BestFit`] and [`Tlsf`] it makes no difference. A block that has to move is briefly live in both
+//! places: add headroom as needed.
 //!
 //! | placement | granules for `M` live in blocks of `m` to `n` | theorem |
 //! | --- | --- | --- |
@@ -46,7 +46,7 @@ use crate::units::{Index, class_of, class_start};
 /// The limits of a program, in granules.
 #[derive(Clone, Copy)]
 struct Demand {
-    /// The most that is live at a time, with each block rounded up.
+    /// Most granules live at a time, with each block rounded up.
     live: u128,
     /// The smallest block.
     least: u128,
@@ -68,7 +68,7 @@ impl Demand {
         let granule = granule as u128;
         let min_block = if min_block == 0 { 1 } else { min_block as u128 };
         let live = max_live as u128;
-        // No block is shorter than a minimum block. If no request is, only the rounding to granules is lost.
+        // No block is shorter than a minimum block. If no request is shorter either, only rounding to granules loses memory.
         let shortest = shortest as u128;
         let lost = if min_block >= shortest * granule { granule } else { shortest * granule } - 1;
         // A block loses up to `lost` bytes, and there are at most `live / min_block` blocks.
@@ -78,11 +78,11 @@ impl Demand {
         Self { live: if rounded > most { rounded } else { most }, least, most }
     }
 
-    /// Returns the granules with which a placement cannot fail a request for `len` granules, if it satisfies such a
-    /// request whenever a free block has `fit` granules.
+    /// Returns how many granules guarantee a request for `len` granules, with a placement that satisfies it whenever a free block has
+    /// `fit` granules.
     ///
-    /// When a request for `len` fails, at most `live - len` granules are live, in at most that many divided by
-    /// `least` blocks. There is at most one gap more than there are blocks, and no gap has `fit` granules.
+    /// When a request for `len` fails, at most `live - len` granules are live, in at most `(live - len) / least` blocks. At most one gap
+    /// more than there are blocks separates them, and no gap has `fit` granules.
     const fn counted(self, len: u128, fit: u128) -> u128 {
         let live = self.live - len;
         live + (live / self.least + 1) * (fit - 1) + 1
@@ -102,7 +102,7 @@ const fn times_harmonic(value: u128, n: u128) -> u128 {
     const ONE: u128 = 1 << 20;
     /// `2^20 / ln 2`, rounded up.
     const PER_LN2: u128 = 1_512_776;
-    // Doubling n adds less than ln 2 to H(n), so only the first few terms must be added up.
+    // Doubling n adds less than ln 2 to H(n), so summing the first few terms is enough.
     let (mut few, mut doublings) = (n, 0);
     while few > 64 {
         few = few.div_ceil(2);
@@ -117,12 +117,11 @@ const fn times_harmonic(value: u128, n: u128) -> u128 {
     (value * sum).div_ceil(ONE)
 }
 
-/// Returns the bytes of blocks, without bookkeeping, that every placement needs in the worst case for programs with
-/// up to `max_live` bytes live in blocks of powers of two from `granule` to `max_block` bytes. With less memory,
-/// there is a program that any given placement fails. [`usize::MAX`] if it is more than that. O(1).
+/// Returns the bytes of blocks, without bookkeeping, that every placement needs in the worst case for programs with up to `max_live`
+/// bytes live in blocks of powers of two from `granule` to `max_block` bytes. With less memory, every placement fails some such program.
+/// Saturates at [`usize::MAX`]. O(1).
 ///
-/// Robson 1974: `M (1 + log2(n) / 2) - n + 1` granules, if `M` is a multiple of `n`, both in granules. Both are
-/// rounded down for that.
+/// Robson 1974: `M (1 + log2(n) / 2) - n + 1` granules, if `M` is a multiple of `n`, both in granules. Both are therefore rounded down.
 pub const fn unavoidable(max_live: usize, max_block: usize, granule: usize) -> usize {
     let n = max_block / granule;
     if n == 0 {
@@ -143,9 +142,8 @@ impl<const R: usize, const C: bool> FirstFit<R, C> {
     /// live, in blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::heap::bounds) for the assumptions.
     /// O(1).
     ///
-    /// First fit in address order needs at most `M H(n) / ln 2` granules (Robson 1977; Knuth, 2.5, exercise 43) if
-    /// no block is resized in place. The count of [`BestFit`] is used if it is less, as it is when blocks have
-    /// similar sizes.
+    /// First fit in address order needs at most `M H(n) / ln 2` granules (Robson 1977; Knuth, 2.5, exercise 43) if no block is resized in
+    /// place. The result uses the count of [`BestFit`] if it is less, as it is when blocks have similar sizes.
     ///
     /// # Panics
     ///
@@ -165,24 +163,24 @@ impl<const R: usize, const C: bool> FirstFit<R, C> {
     }
 }
 
-/// Returns the bytes of an arena that has at least `len` granules beside the map of [`FirstFit`], at any start address.
+/// Returns the bytes of an arena that holds at least `len` granules and the map of [`FirstFit`], at any start address.
 const fn first_fit_arena<const CHECKED: bool>(len: u128) -> usize {
     if len > <FirstFit as Placement>::MAX_REGION as u128 / 8 {
         return usize::MAX;
     }
     let words = FirstFitMap::<crate::placement::MapLength, CHECKED>::words_for(len as usize);
-    // At either end, up to a granule or a word is lost to alignment.
+    // Alignment can cost a granule at one end and a word at the other.
     len as usize * 8 + words * size_of::<u32>() + 8 + size_of::<u32>()
 }
 
-/// Returns the worst case over all request lengths, if every block that is long enough satisfies a request.
+/// Returns the worst case over all request lengths, for a placement that can use every long enough block.
 const fn best_fit(demand: Demand) -> u128 {
     let Demand { live, least, most } = demand;
     if least == most {
         return demand.counted(most, most);
     }
-    // Longer requests need longer gaps, but leave fewer live blocks to separate them. If the number of blocks is
-    // not rounded, the count is a parabola whose maximum is where `len` is half of `live`.
+    // Longer requests need longer gaps, but leave fewer live blocks to separate them. Without rounding the number of blocks, the count is
+    // a parabola with its maximum where `len` is half of `live`.
     let len = min(max(live.div_ceil(2), least), most);
     (least * (live - len) + (live - len + least) * (len - 1)).div_ceil(least) + 1
 }
@@ -191,9 +189,9 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> BestFit<W, R, SL,
     /// Returns the bytes of an arena in which best fit satisfies every program that has at most `max_live` bytes live,
     /// in blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::heap::bounds) for the assumptions. O(1).
     ///
-    /// The bound counts: when a request for `r` granules fails, at most `(M - r) / m` live blocks are separated by
-    /// gaps of less than `r`. Best fit comes close to it (Robson 1977: `(M - 4 n + 11) (n - 2)` granules for `m =
-    /// 1`), so if sizes differ much, [`FirstFit`] needs far less.
+    /// The bound counts: when a request for `r` granules fails, at most `(M - r) / m` live blocks are separated by gaps of less than `r`.
+    /// Best fit comes close to the bound (Robson 1977: `(M - 4 n + 11) (n - 2)` granules for `m = 1`), so if sizes differ much,
+    /// [`FirstFit`] needs far less.
     ///
     /// # Panics
     ///
@@ -207,8 +205,8 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
     /// Returns the bytes of an arena in which TLSF satisfies every program that has at most `max_live` bytes live, in
     /// blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::heap::bounds) for the assumptions. O(classes).
     ///
-    /// This is the bound of [`BestFit`], except that a request which is not the shortest of its class is only sure
-    /// to find a block of the next class.
+    /// This is the bound of [`BestFit`], except that a request that is not the shortest of its class is only sure to find a block of the
+    /// next class.
     ///
     /// # Panics
     ///
@@ -219,8 +217,8 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
     }
 }
 
-/// Returns the granules for a placement that finds a block of the next class, with `SL` classes per power of two, and a block of the
-/// request's own class if the request is the shortest of that class.
+/// Returns the granules for a placement with `SL` classes per power of two that finds any block of the next class, and any block of the
+/// request's class if the request is the shortest of that class.
 const fn good_fit<const SL: usize>(demand: Demand, longest: usize) -> u128 {
     if demand.most > longest as u128 {
         return u128::MAX;
@@ -257,7 +255,7 @@ const fn good_fit<const SL: usize>(demand: Demand, longest: usize) -> u128 {
 pub const fn tiny_heap(max_live: usize, min_block: usize, max_block: usize) -> usize {
     let demand = Demand::in_granules(8, 1, max_live, min_block, max_block);
     let len = good_fit::<2>(demand, u16::MAX as usize);
-    // The heap refuses sizes that exceed its links.
+    // Return a size that does not compile, because its links cannot index that many granules.
     if len > u16::MAX as u128 {
         return usize::MAX / 8 * 8;
     }
@@ -269,14 +267,12 @@ impl<const R: usize, const G: usize> Buddy<R, G> {
     /// live, in blocks of `min_block` to `max_block` bytes (or with that alignment). See [`bounds`](crate::heap::bounds)
     /// for the assumptions. O(1).
     ///
-    /// Round blocks up to powers of two of granules, with `M'` live (less than `2 M`) in blocks of `m'` to `n'`.
-    /// The bound is then `M' (1 + log2(n' / m'))`, plus up to `2 n'` for ends that are not aligned. It has the form
-    /// of half-fit's bound (`2 M (1 + log2 n)`: Ogasawara 1995, and o1heap), for the same reason. Let `A(j)` be the
-    /// most bytes ever in aligned places of size `2^j` that are not entirely free. A free place of size `2^(j+1)`
-    /// is split for a smaller block only when no smaller place is free: then the used places of that size
-    /// hold at most `A(j)`. Only blocks of that size or larger are added to them afterwards, at most
-    /// `M'`. So `A(j+1) <= A(j) + M'`, and `A` at the smallest block is `M'`. A request fails only when every place
-    /// of its size is in use.
+    /// Let all blocks be rounded up to a power-of-two number of granules, with `M'` live (less than `2 M`) in blocks of `m'` to `n'`. The
+    /// bound is then `M' (1 + log2(n' / m'))`, plus up to `2 n'` for unaligned ends. It has the form of half-fit's bound (`2 M (1 + log2
+    /// n)`: Ogasawara 1995, and o1heap), for the same reason. Let `A(j)` be the most bytes ever in aligned places of size `2^j` that are
+    /// not entirely free. A free place of size `2^(j+1)` is split for a smaller block only when no smaller place is free: then the used
+    /// places of size `2^(j+1)` hold at most `A(j)`. Afterwards, only blocks of that size or larger are added to them, at most `M'`. So
+    /// `A(j+1) <= A(j) + M'`, and `A` at the smallest block is `M'`. A request fails only when every place of its size is in use.
     ///
     /// # Panics
     ///
@@ -306,11 +302,11 @@ impl<const R: usize, const G: usize> Buddy<R, G> {
         Self::arena(worst + 2 * most)
     }
 
-    /// Returns the limits of the program when every block is rounded up to a power of two of granules.
+    /// Returns the limits of the program with every block rounded up to a power-of-two number of granules.
     const fn rounded(max_live: usize, min_block: usize, max_block: usize) -> Demand {
         let Demand { live, least, most } = Demand::in_granules(G, 1, max_live, min_block, max_block);
         let rounded = most.next_power_of_two();
-        // Rounding less than doubles a block, and no block becomes larger than the largest.
+        // Rounding less than doubles a block, and makes no block longer than the rounded largest one.
         let live = max(min(2 * live, live / least * rounded), rounded);
         Demand { live, least: least.next_power_of_two(), most: rounded }
     }
@@ -320,15 +316,14 @@ impl<const R: usize, const G: usize> Buddy<R, G> {
         if len > BuddyMap::LONGEST as u128 {
             return usize::MAX;
         }
-        // At either end, up to a granule or a word is lost to alignment.
+        // Alignment can cost a granule at one end and a word at the other.
         len as usize * G + BuddyMap::most_words(len as usize) * size_of::<u32>() + G + size_of::<u32>()
     }
 }
 
 impl<const R: usize, const G: usize> Bump<R, G> {
-    /// Returns the bytes of an arena in which a bump pointer allocates `total` bytes in blocks of at least `min_block`
-    /// bytes, aligned to a granule at most. `total` is everything that is allocated until the program ends or the
-    /// heap is reset. O(1).
+    /// Returns the bytes of an arena in which a bump pointer allocates `total` bytes in blocks of at least `min_block` bytes, aligned to
+    /// a granule at most. `total` is everything that the program allocates before it ends or resets the heap. O(1).
     ///
     /// # Panics
     ///
@@ -338,7 +333,7 @@ impl<const R: usize, const G: usize> Bump<R, G> {
         if len > u32::MAX as u128 {
             return usize::MAX;
         }
-        // At either end, up to a granule is lost to alignment.
+        // Alignment can cost a granule at either end.
         (len as usize).saturating_mul(G).saturating_add(2 * G)
     }
 }
@@ -358,8 +353,8 @@ mod tests {
         }
     }
 
-    /// `tests/core/bounds.rs` shows that this is reached: pins of one granule with gaps of one granule keep a block
-    /// of two out.
+    /// `tests/core/bounds.rs` shows that the count is tight: one-granule blocks with gaps of one granule between them leave no room for a
+    /// block of two.
     #[test]
     fn the_count_is_exact() {
         for live in 2..50 {
@@ -384,7 +379,7 @@ mod tests {
         }
     }
 
-    /// Compares with all request lengths for TLSF, whose classes decide which block a request is sure to find.
+    /// Compares with all request lengths for TLSF, where the class decides which block a request is sure to find.
     #[test]
     fn the_count_of_tlsf_is_the_worst_of_all_lengths() {
         type Placement = Tlsf<u16, 1, 4>;

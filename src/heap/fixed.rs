@@ -25,30 +25,30 @@ use word::Word;
 /// assert_eq!(FRAMES.available(), 8);
 /// ```
 ///
-/// Which blocks are in use is said by `WORDS` words of 32 bits, one bit for each block; a pool of more than 32 blocks names
-/// how many words it needs: `FixedPool<Frame, 100, 4>`. A new pool is all zero, and lies in `.bss`. A block is allocated by setting its bit and
-/// freed by clearing it, each with one atomic operation that also returns the old bits. The blocks are not linked, so no one can be misled by a block that was
-/// allocated and freed in between (the ABA problem), and a double free is detected.
+/// `WORDS` words of 32 bits hold one bit per block that says whether it is in use; a pool of more than 32 blocks must state how many
+/// words it needs: `FixedPool<Frame, 100, 4>`. A new pool is all zero, and lies in `.bss`. Setting the bit allocates a block and clearing
+/// it frees the block, each with one atomic operation that also returns the old bits. Blocks are not linked, so the ABA problem cannot
+/// occur, and the pool detects double frees.
 ///
-/// [`FixedPool::alloc`] and the box that it returns are used as those of `heapless::pool::boxed`, without a macro, and without memory that
-/// has to be handed over first.
+/// [`FixedPool::alloc`] and the box that it returns work like those of `heapless::pool::boxed`, but need no macro and no memory passed in
+/// first.
 ///
-/// Where the processor has no such operations (ARMv6-M, RISC-V without the A extension), a word is changed in a critical section
-/// (feature `critical-section`) of four instructions; interrupts are not masked otherwise, and never where it has them.
+/// On processors without such operations (ARMv6-M, RISC-V without the A extension), each change of a word is a critical section (feature
+/// `critical-section`) of four instructions. The pool masks interrupts at no other time, and never on other processors.
 ///
-/// To allocate is O(`WORDS`), to free O(1). An attempt is repeated only if another thread or handler allocated a
-/// block of the same word in the meantime.
+/// Allocating is O(`WORDS`), freeing O(1). An allocation retries only if another thread or handler has meanwhile allocated a block of the
+/// same word.
 pub struct FixedPool<T, const N: usize, const WORDS: usize = 1> {
-    /// Set bits are blocks in use.
+    /// One bit per block, set while the block is in use.
     used: [Word; WORDS],
     blocks: UnsafeCell<[MaybeUninit<T>; N]>,
 }
 
-// SAFETY: a block is allocated to one owner at a time, who may be on any thread; so values must be `Send`.
+// SAFETY: a block has one owner at a time, on any thread, so values must be `Send`.
 unsafe impl<T: Send, const N: usize, const WORDS: usize> Sync for FixedPool<T, N, WORDS> {}
 
 impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
-    /// Makes a pool, all of whose blocks are free.
+    /// Creates a pool of free blocks.
     pub const fn new() -> Self {
         const {
             assert!(N > 0, "a pool needs a block");
@@ -61,7 +61,7 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
         }
     }
 
-    /// Allocates a block without a value, or returns `None` if all are in use. Its contents are undefined.
+    /// Allocates a block with undefined contents, or returns `None` if all blocks are in use.
     pub fn alloc_raw(&self) -> Option<NonNull<T>> {
         for (at, word) in self.used.iter().enumerate() {
             let mut seen = word.load();
@@ -75,18 +75,18 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
                 if old & bit == 0 {
                     return NonNull::new(self.block(index));
                 }
-                // Another caller was faster.
+                // Another caller got the block first.
                 seen = old;
             }
         }
         None
     }
 
-    /// Frees a block. Its contents are not dropped.
+    /// Frees a block without dropping its contents.
     ///
     /// # Errors
     ///
-    /// [`FreeError`], with nothing changed, if the address is no block of the pool, or if the block is free already.
+    /// [`FreeError`], with nothing changed, if no block of the pool starts at the address, or if the block is already free.
     ///
     /// # Safety
     ///
@@ -101,12 +101,12 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
         }
         let index = offset / size_of::<T>();
         let bit = 1 << (index % 32);
-        // The index is below `N`, for which there are words.
+        // The index is below `N`, so its word exists.
         let old = self.used.get(index / 32).map_or(0, |word| word.clear(bit));
         if old & bit == 0 { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
 
-    /// Allocates a block for a value. It is freed when the result is dropped.
+    /// Allocates a block for a value. Dropping the result frees the block.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
     pub fn alloc(&self, value: T) -> Result<Fixed<'_, T, N, WORDS>, T> {
         match self.alloc_raw() {
             Some(block) => {
-                // SAFETY: the block is ours.
+                // SAFETY: this call owns the block.
                 unsafe { block.write(value) };
                 Ok(Fixed { pool: self, block })
             }
@@ -122,7 +122,7 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
         }
     }
 
-    /// Returns the number of free blocks at some moment of the call. O(`WORDS`).
+    /// Returns the number of free blocks at some moment during the call. O(`WORDS`).
     pub fn available(&self) -> usize {
         N - self.used.iter().map(|word| word.load().count_ones() as usize).sum::<usize>()
     }
@@ -140,7 +140,7 @@ impl<T, const N: usize, const WORDS: usize> Default for FixedPool<T, N, WORDS> {
 
 debug!([T, const N: usize, const WORDS: usize] FixedPool<T, N, WORDS>, |self| blocks: N, available: self.available());
 
-/// A value in a block of a [`FixedPool`]: a box, which frees the block when it is dropped.
+/// A box for a value in a block of a [`FixedPool`]; dropping it frees the block.
 pub struct Fixed<'p, T, const N: usize, const WORDS: usize = 1> {
     pool: &'p FixedPool<T, N, WORDS>,
     block: NonNull<T>,
@@ -155,7 +155,7 @@ impl<T, const N: usize, const WORDS: usize> Deref for Fixed<'_, T, N, WORDS> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the block holds a value, which this owns.
+        // SAFETY: the block holds a value that `self` owns.
         unsafe { self.block.as_ref() }
     }
 }
@@ -183,7 +183,7 @@ impl<T: fmt::Debug, const N: usize, const WORDS: usize> fmt::Debug for Fixed<'_,
     }
 }
 
-/// Bits that are changed by one atomic operation.
+/// Bits that one atomic operation changes.
 #[cfg(target_has_atomic = "32")]
 mod word {
     use core::sync::atomic::{AtomicU32, Ordering};
@@ -200,7 +200,7 @@ mod word {
             self.0.load(Ordering::Relaxed)
         }
 
-        /// Sets bits and returns the old ones. The next owner of a block sees what its last owner wrote.
+        /// Sets bits and returns the old ones. The acquire ordering makes the last owner's writes visible to the next owner.
         #[inline(always)]
         pub(super) fn set(&self, bits: u32) -> u32 {
             self.0.fetch_or(bits, Ordering::Acquire)
@@ -214,7 +214,7 @@ mod word {
     }
 }
 
-/// Bits that are changed in a critical section, on processors that cannot change them otherwise.
+/// Bits that change in a critical section, for processors without atomic operations.
 #[cfg(not(target_has_atomic = "32"))]
 mod word {
     use crate::lock::{CriticalSection, Lock};
@@ -238,7 +238,7 @@ mod word {
 
         #[inline(always)]
         fn change(&self, change: impl FnOnce(u32) -> u32) -> u32 {
-            // SAFETY: nothing else runs that writes the word.
+            // SAFETY: no other writer of the word runs during the critical section.
             CriticalSection::INIT.with(|| unsafe {
                 let old = *self.0.get();
                 *self.0.get() = change(old);
@@ -292,7 +292,7 @@ mod tests {
             assert_eq!(POOL.free_raw(block), Ok(()));
             assert_eq!(POOL.free_raw(block), Err(FreeError::AlreadyFree));
             assert_eq!(POOL.free_raw(block.add(1)), Err(FreeError::AlreadyFree));
-            // Behind the last block.
+            // Past the last block.
             assert_eq!(POOL.free_raw(block.add(5)), Err(FreeError::Foreign));
         }
         assert_eq!(POOL.available(), 5);
@@ -326,7 +326,7 @@ mod tests {
                 scope.spawn(move || {
                     for _ in 0..1_000_000 {
                         let Some(block) = POOL.alloc_raw() else { continue };
-                        // SAFETY: the block is this thread's, and atomic numbers need no other value first.
+                        // SAFETY: the block belongs to this thread, and atomic numbers need no initialisation.
                         unsafe {
                             let words = block.as_ref();
                             words[0].store(name, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-/// [`heap!`](crate::heap!) puts the whole value into `.data`, so every placement for chips is small.
+/// [`heap!`](crate::heap!) puts the whole value into `.data`, so every placement for chips must be small.
 #[cfg(all(target_os = "none", target_pointer_width = "32"))]
 const _: () = {
     use crate::lock::Unsync;
@@ -14,7 +14,7 @@ const _: () = {
     assert!(size_of::<Heap<Slab, Unsync>>() < 300 && size_of::<Heap<Bump, Unsync>>() < 300);
 };
 
-/// Creates a heap with its own static memory: `static HEAP: Heap = heap!(32 * 1024);`
+/// Creates a heap with static memory: `static HEAP: Heap = heap!(32 * 1024);`
 ///
 /// The argument is its size in bytes. The expression is a [`Heap`](crate::Heap) with the placement, lock and
 /// statistics that the static's type names. Its memory lies in `.bss`; there is no initialisation call and no unsafe
@@ -29,16 +29,16 @@ const _: () = {
 /// # Ok::<(), allotment::OutOfMemory>(())
 /// ```
 ///
-/// The memory belongs to one heap: if the expression is evaluated several times (in a function, or through
-/// a `const`), the heap that is used first gets the memory, and the others stay empty.
+/// The memory belongs to one heap. If the program evaluates the expression several times (in a function, or through a `const`), the first
+/// heap that it uses gets the memory, and the others stay empty.
 ///
 /// ```compile_fail
 /// use allotment::{Tlsf16, Heap, heap, lock::Spin};
 /// static TOO_LARGE: Heap<Tlsf16, Spin> = heap!(1024 * 1024);
 /// ```
 ///
-/// More than 1 GiB does not compile either, because it could not be linked. Take that much memory when the program
-/// starts: [`Heap::empty`](crate::Heap::empty), then [`Heap::claim`](crate::Heap::claim) with memory from the system.
+/// More than 1 GiB does not compile either, because it could not be linked. Get that much memory from the system when the program starts,
+/// and add it to a [`Heap::empty`](crate::Heap::empty) with [`Heap::claim`](crate::Heap::claim).
 ///
 /// ```compile_fail
 /// use allotment::{Heap, heap};
@@ -47,10 +47,10 @@ const _: () = {
 ///
 /// # Where the memory lies
 ///
-/// `align = 32` places the memory at a multiple of so many bytes, a power of two, and `section = ".ccmram"` in that section of the linker
-/// script: a faster RAM, one that DMA reaches, or one on an external bus. Start-up code leaves most such sections as they are
-/// (`NOLOAD`), so the heap does not rely on their contents. `#[link_section]` on the static itself would move the heap's
-/// own 88 bytes, and leave its memory in `.bss`.
+/// `align = 32` aligns the memory to that many bytes, a power of two. `section = ".ccmram"` places it in that section of the linker
+/// script, such as a faster RAM, a RAM that DMA reaches, or a RAM on an external bus. Start-up code does not initialise most such
+/// sections (`NOLOAD`), so the heap does not rely on their contents. `#[link_section]` on the static itself would move the heap's own 88
+/// bytes, and leave its memory in `.bss`.
 ///
 /// ```
 /// # #[cfg(target_os = "linux")] {
@@ -62,21 +62,20 @@ const _: () = {
 /// # }
 /// ```
 ///
-/// Without an argument it is the heap of the process, which grows and shrinks (feature `std`):
-/// `static HEAP: Growing = heap!();`, with [`Growing`](https://docs.rs/allotment/latest/allotment/os/struct.Growing.html).
+/// Without an argument, the macro creates the heap of the process, which grows and shrinks (feature `std`): `static HEAP: Growing =
+/// heap!();`, with [`Growing`](https://docs.rs/allotment/latest/allotment/os/struct.Growing.html).
 ///
 /// # In firmware
 ///
-/// The heap itself holds the address of its memory, so it lies in `.data`, and takes as much flash as RAM: 88 bytes for
-/// `Heap` on a Cortex-M, as much for `Heap<Tlsf>`, and with [observers](crate::Observed) around it what they take as well. A large one is
-/// better created with [`Heap::empty`](crate::Heap::empty), which is all zero and lies in `.bss`, and
-/// [claims static memory](crate::Heap::claim_static) when the program starts. `FixedPool`, `TinyHeap` and everything else that can be a static begin as
-/// zeros.
+/// The heap itself holds the address of its memory, so it lies in `.data`, and takes as much flash as RAM: 88 bytes for `Heap` on a
+/// Cortex-M, as much for `Heap<Tlsf>`, plus the size of any [observers](crate::Observed) around it. To keep a large heap value out of
+/// flash, start with [`Heap::empty`](crate::Heap::empty), which is all zero and lies in `.bss`, and [claim static
+/// memory](crate::Heap::claim_static) when the program starts. `FixedPool`, `TinyHeap` and every other type that can be a static start
+/// out as zeros.
 ///
-/// The default lock on targets without an operating system is
-/// [`CriticalSection`](crate::lock::CriticalSection), and the program must bring an implementation of critical
-/// sections. If the linker misses `_critical_section_1_0_acquire`, add the crate for the chip, and the line
-/// `use ... as _;` to `main.rs` if nothing else names the crate:
+/// The default lock on targets without an operating system is [`CriticalSection`](crate::lock::CriticalSection), so the program must link
+/// an implementation of critical sections. If the linker reports that `_critical_section_1_0_acquire` is missing, add the crate for the
+/// chip, and the line `use ... as _;` to `main.rs` if nothing else names the crate:
 ///
 /// * Cortex-M: `cargo add cortex-m --features critical-section-single-core`, `use cortex_m as _;`
 /// * RISC-V: `cargo add riscv --features critical-section-single-hart`, `use riscv as _;`
@@ -89,7 +88,7 @@ macro_rules! heap {
         $crate::__growing!()
     };
     ($size:expr) => {{
-        // Items of a macro are not hygienic: `$size` sees this name, so it is one that no program has.
+        // A macro's items are not hygienic: `$size` can refer to this name, so it must be a name that no program uses.
         static __ALLOTMENT_MEMORY: $crate::region::StaticRegion<{ $size }> =
             $crate::region::StaticRegion::new();
         $crate::Heap::with_static(&__ALLOTMENT_MEMORY, None)

@@ -15,13 +15,14 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 impl<P: Placement, L: Lock, S: Statistics> Locked<'_, P, L, S> {
-    /// Allocates a block by every means, and unlocks: once in a firmware, where code is scarce, and in each caller on hosts.
+    /// Allocates a block by every means, and unlocks. Firmware has one copy of it, because flash is scarce; on hosts it is inlined into
+    /// each caller.
     #[cfg_attr(target_os = "none", inline(never))]
     #[cfg_attr(not(target_os = "none"), inline(always))]
     fn allocate_slow(mut self, layout: Layout) -> Option<NonNull<u8>> {
         let claimed = self.settle();
         if cfg!(target_os = "none") && (claimed || layout.size() == 0) {
-            // The fast path is in one function only. A block for no bytes is one for a byte.
+            // Only that function contains the fast path. A request for zero bytes gets a block for one byte.
             let heap = self.heap;
             drop(self);
             return heap.wait_and_allocate(layout.size().max(1), layout.align());
@@ -63,10 +64,10 @@ impl<P: Placement, L: Lock, S: Statistics> Locked<'_, P, L, S> {
     }
 }
 
-/// The slow paths of a heap whose lock another caller holds; on firmware those of all calls.
+/// The paths that wait for a lock that another caller holds; in firmware all calls take them.
 impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
-    /// Waits for the lock, and allocates a block. A firmware has the fast path here and nowhere else, because code is scarce. The size and
-    /// the alignment come as the global allocator gets them, so that nothing has to be moved.
+    /// Waits for the lock, and allocates a block. Firmware has the fast path only here, because flash is scarce. It takes the size and
+    /// the alignment as the global allocator gets them, so that nothing has to be moved.
     #[cfg_attr(not(target_os = "none"), cold)]
     #[inline(never)]
     fn wait_and_allocate(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
@@ -127,7 +128,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
         } else {
             self.with(|state| state.allocate_zeroed(layout))?
         };
-        // Cleared outside the lock, because the block already belongs to the caller.
+        // Clear outside the lock, because the block already belongs to the caller.
         let (front, back) = (front.min(layout.size()), back.min(layout.size()));
         // SAFETY: both ranges lie in the block.
         unsafe {

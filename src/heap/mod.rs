@@ -32,8 +32,8 @@ use core::ptr::NonNull;
 
 /// A heap: one or more regions of memory, a placement, a lock and statistics.
 ///
-/// It works as global allocator (`GlobalAlloc`), as allocator for single collections (`Allocator` of the crate
-/// `allocator-api2` or of nightly Rust), and as a plain value with fallible methods. It needs no other allocator.
+/// It works as a global allocator (`GlobalAlloc`), as an allocator for single collections (`Allocator` of the crate `allocator-api2` or
+/// of nightly Rust), and as a plain value with fallible methods. It needs no other allocator.
 ///
 /// ```
 /// use allotment::{Heap, heap};
@@ -53,11 +53,11 @@ pub struct Heap<P = placement::Default, L = lock::Default, S = Counters> {
     state: UnsafeCell<State<P, S>>,
 }
 
-/// The state that a heap's lock guards; dropping it unlocks. A [`lock::Guard`] inside would make it two pointers, for 3 instructions more
-/// per operation.
+/// Access to the state that a heap's lock guards; dropping it unlocks. With a [`lock::Guard`] inside it would be two pointers, which
+/// costs 3 instructions more per operation.
 pub(crate) struct Locked<'a, P, L: Lock, S> {
     heap: &'a Heap<P, L, S>,
-    /// Moved out when the lock is released.
+    /// The token, moved out when the lock is released.
     token: ManuallyDrop<L::Token>,
 }
 
@@ -106,7 +106,7 @@ impl<P, L: Lock, S> DerefMut for Locked<'_, P, L, S> {
 unsafe impl<P: Send, L: Sync, S: Send> Sync for Heap<P, L, S> {}
 
 impl<P, L: Lock, S> Heap<P, lock::Counted<L>, S> {
-    /// Returns how often the heap's lock was taken, and how often a caller had to wait for it. O(1).
+    /// Returns how often callers acquired the heap's lock, and how often they had to wait for it. O(1).
     pub fn contention(&self) -> lock::Contention {
         self.lock.contention()
     }
@@ -118,8 +118,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         Self::with_pending(Pending::NONE)
     }
 
-    /// Creates a heap that claims `region` when it is first used, unless a heap with the same `flag` has: by default the region's own;
-    /// [`heap!`](crate::heap!) calls this.
+    /// Creates a heap that claims `region` on first use, unless another heap with the same `flag` has claimed it. `None` stands for the
+    /// region's flag. [`heap!`](crate::heap!) calls this.
     #[doc(hidden)]
     pub const fn with_static<const N: usize>(
         region: &'static StaticRegion<N>,
@@ -134,7 +134,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         Self { lock: L::INIT, state: UnsafeCell::new(state) }
     }
 
-    /// Creates a heap over the memory between two linker symbols, which is claimed when the heap is first used.
+    /// Creates a heap that claims the memory between two linker symbols on first use.
     ///
     /// ```no_run
     /// # use allotment::Heap;
@@ -155,18 +155,18 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         Self::with_pending(Pending::symbols(start, end))
     }
 
-    /// Returns the statistics of a heap that is not shared yet.
+    /// Returns the statistics without locking, because the borrow of `self` is exclusive.
     pub(crate) const fn statistics_mut(&mut self) -> &mut S {
         &mut self.state.get_mut().statistics
     }
 
-    /// Waits for the lock, and returns what it guards.
+    /// Waits for the lock, and returns the guarded state.
     #[inline(always)]
     fn lock(&self) -> Locked<'_, P, L, S> {
         Locked { heap: self, token: ManuallyDrop::new(self.lock.acquire()) }
     }
 
-    /// Returns what the lock guards, or `None` instead of waiting for it.
+    /// Returns the guarded state, or `None` instead of waiting for the lock.
     #[inline(always)]
     fn try_lock(&self) -> Option<Locked<'_, P, L, S>> {
         Some(Locked { heap: self, token: ManuallyDrop::new(self.lock.try_acquire()?) })
@@ -187,7 +187,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Adds a region, which may lie anywhere. Blocks never reach from one region into another.
+    /// Adds a region, which may lie anywhere. Blocks never span two regions.
     ///
     /// # Errors
     ///
@@ -195,16 +195,15 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Safety
     ///
-    /// The region's bytes must be valid for reads and writes (unless the placement touches none of them). Nothing
-    /// else may use them until [`Heap::release`] returns them, or as long as the heap or a block of it is used. They
-    /// need not be initialised, but must be zero if [`Region::zeroed`] is set.
+    /// The region's bytes must be valid for reads and writes (unless the placement touches none of them). Nothing else may use them until
+    /// [`Heap::release`] returns them, or while the heap or one of its blocks is in use. They need not be initialised, but must be zero
+    /// if [`Region::zeroed`] is set.
     pub unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
-        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        // SAFETY: the caller keeps the contract of this method, which is that of the call.
         self.with_settled(|state| unsafe { state.claim(region) })
     }
 
-    /// Adds static memory, without `unsafe`: for heaps that start as zeros, so that nothing of them and of the fronts around them lies
-    /// in flash.
+    /// Adds static memory without `unsafe`, for heaps that start as zeros so that neither they nor the fronts around them take flash.
     ///
     /// ```
     /// use allotment::observe::Trace;
@@ -221,7 +220,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Errors
     ///
-    /// [`RegionError::Overlap`] if a heap has claimed this memory before, and the other errors of [`Heap::claim`].
+    /// [`RegionError::Overlap`] if a heap has already claimed this memory, and the other errors of [`Heap::claim`].
     pub fn claim_static<const N: usize>(&self, memory: &'static StaticRegion<N>) -> Result<(), RegionError> {
         const { assert!(N <= P::MAX_REGION, "the size is too large for the heap's index type or table") }
         let region = memory.pending(None).take().ok_or(RegionError::Overlap)?;
@@ -233,18 +232,18 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Errors
     ///
-    /// [`RegionError::Unknown`] if no region starts there, [`RegionError::TooSmall`] if the bytes are less than a
-    /// granule, and the other errors of [`Heap::claim`]; the heap is unchanged then.
+    /// [`RegionError::Unknown`] if no region starts there, [`RegionError::TooSmall`] if the bytes do not fill a granule, and the other
+    /// errors of [`Heap::claim`]; the heap is unchanged then.
     ///
     /// # Safety
     ///
-    /// The `bytes` bytes behind the region must satisfy the contract of [`Heap::claim`].
+    /// The `bytes` bytes after the region must satisfy the contract of [`Heap::claim`].
     pub unsafe fn extend(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
         // SAFETY: the caller makes the same promises.
         unsafe { self.extend_over(start, 0, bytes) }
     }
 
-    /// Lengthens a region over `gap` bytes behind it that others use.
+    /// Lengthens a region across a gap: `gap` bytes after the region that belong to others.
     ///
     /// # Errors
     ///
@@ -252,7 +251,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Safety
     ///
-    /// The `bytes` bytes behind the gap must satisfy the contract of [`Heap::claim`].
+    /// The `bytes` bytes after the gap must satisfy the contract of [`Heap::claim`].
     pub(crate) unsafe fn extend_over(
         &self,
         start: *mut u8,
@@ -265,8 +264,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Removes and returns the region that starts at `start`, if none of its blocks is live. With [`Bump`], none may have been allocated
-    /// since the last reset, or all were freed again from the end.
+    /// Removes and returns the region that starts at `start`, if none of its blocks is live. With [`Bump`], the program must have reset
+    /// the heap since its last allocation, or freed all blocks from the end.
     ///
     /// # Errors
     ///
@@ -279,26 +278,26 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the sizes that show why.
+    /// [`OutOfMemory`] with the sizes that explain the failure.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         Memory::allocate(self, layout).ok_or_else(|| self.with(|state| state.out_of_memory(layout)))
     }
 
-    /// Allocates a block like [`Heap::try_allocate`], with all bytes of the layout zero. Memory that is known to be
-    /// still zero (from [`heap!`](crate::heap!), or a region with [`Region::zeroed`]) is not cleared again.
+    /// Allocates a block like [`Heap::try_allocate`], with all bytes of the layout zero. Memory that is known to be still zero (from
+    /// [`heap!`](crate::heap!), or a region with [`Region::zeroed`]) needs no clearing.
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the sizes that show why.
+    /// [`OutOfMemory`] with the sizes that explain the failure.
     pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         Memory::allocate_zeroed(self, layout).ok_or_else(|| self.with(|state| state.out_of_memory(layout)))
     }
 
-    /// Frees a block after a check in O(1) that it can be live (see [`FreeError`]).
+    /// Frees a block after checking in O(1) that it can be live (see [`FreeError`]).
     ///
-    /// The check always detects foreign and misaligned addresses. It always detects double frees in the size classes of
-    /// a [`Slab`] and with a mapped side table; otherwise it detects them while the block's first or last granule is
-    /// still at the edge of a free block. (A side table without its map walks its nodes.)
+    /// The check always detects foreign and misaligned addresses. It always detects double frees in the size classes of a [`Slab`] and
+    /// with a mapped side table; otherwise it detects them while the block's first or last granule is still at the edge of a free block.
+    /// (A side table without a map walks its nodes.)
     ///
     /// # Errors
     ///
@@ -324,8 +323,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Safety
     ///
-    /// The block must be live and must have been allocated with `layout` from this heap (or resized to it); bytes that
-    /// are cut off must not be used any more.
+    /// The block must be live and must have been allocated with `layout` from this heap (or resized to it); bytes that it cuts off must
+    /// not be used any more.
     pub unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         self.with(|state| {
             // SAFETY: the caller guarantees a live block of `layout`.
@@ -333,15 +332,14 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Makes memory that the placement keeps for speed available to every request: the empty pages and recent blocks of
-    /// [`Tiered`](crate::Tiered), O(both). A request that would fail does the same by itself. Returns whether there was any.
+    /// Releases memory that the placement keeps for speed, so that every request can use it: the empty pages and recent blocks of
+    /// [`Tiered`](crate::Tiered). O(pages + blocks). A request that would fail does so by itself. Returns whether there was any.
     pub fn trim(&self) -> bool {
         self.with(|state| state.placement.trim())
     }
 
-    /// Returns the largest request in bytes, with natural alignment, that is certain to succeed now. Always current.
-    /// O(1); with [`Buddy`](crate::Buddy) O(log n) per region that is all free. With the adapters, whose allocators do
-    /// not report it, an upper bound.
+    /// Returns the largest request in bytes, with natural alignment, that is certain to succeed now. Always current. O(1); with
+    /// [`Buddy`](crate::Buddy) O(log n) per region that is all free. An upper bound with the adapters, whose allocators do not report it.
     pub fn largest_free(&self) -> usize {
         self.with_settled(|state| state.placement.largest_free())
     }
@@ -356,7 +354,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Safety
     ///
-    /// `f` must leave regions and live blocks as they are, and must not use this heap otherwise.
+    /// `f` must not change regions or live blocks, and must not use this heap otherwise.
     pub unsafe fn with_placement<T>(&self, f: impl FnOnce(&mut P) -> T) -> T {
         self.with(|state| f(&mut state.placement))
     }
@@ -383,7 +381,7 @@ impl<P: Placement, L: Lock> Heap<P, L> {
         self.with(|state| state.statistics.peak())
     }
 
-    /// Returns all statistics of one moment. O(1).
+    /// Returns a consistent copy of all statistics. O(1).
     pub fn stats(&self) -> Stats {
         self.with_settled(|state| state.statistics.stats(state.placement.largest_free()))
     }

@@ -1,4 +1,4 @@
-//! The state that a heap's lock guards: the placement, the statistics, and memory that is claimed at the first use.
+//! The state that a heap's lock guards: the placement, the statistics, and memory to claim on first use.
 
 use crate::error::FreeError;
 use crate::error::out_of_memory::OutOfMemory;
@@ -11,19 +11,19 @@ use core::ptr::NonNull;
 pub(crate) struct State<P, S> {
     pub(crate) placement: P,
     pub(crate) statistics: S,
-    /// Memory that is claimed at the first use.
+    /// Memory to claim on first use.
     pub(super) pending: Pending,
 }
 
 impl<P: Placement, S: Statistics> State<P, S> {
-    /// Allocates a block by the placement's fast path; `None` if that takes more effort.
+    /// Allocates a block by the placement's fast path; `None` if the request needs the slow path.
     #[inline(always)]
     pub(super) fn allocate_fast(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         self.placement.allocate_fast(layout, &mut self.statistics)
     }
 
-    /// Allocates a block by the placement's slow path, or counts a failure, after [`Self::allocate_fast`] has found none and no memory is
-    /// pending.
+    /// Allocates a block by the placement's slow path, or counts a failure. Call it after [`Self::allocate_fast`] has found none, with no
+    /// memory pending.
     #[inline(always)]
     pub(super) fn allocate_slow(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let block = self.placement.allocate_slow(layout, &mut self.statistics);
@@ -33,21 +33,21 @@ impl<P: Placement, S: Statistics> State<P, S> {
         block
     }
 
-    /// Allocates a block like [`Self::allocate_slow`] without counting it or a failure: `change` tells its size.
+    /// Allocates a block like [`Self::allocate_slow`], but counts neither the block nor a failure. `change` receives the size.
     pub(crate) fn allocate_uncounted(&mut self, layout: Layout, change: &mut Change) -> Option<NonNull<u8>> {
         let block = self.placement.allocate_slow(layout, change);
         if block.is_none() && self.settle() { self.placement.allocate(layout, change) } else { block }
     }
 
-    /// Allocates a block after [`Self::allocate_fast`] has found none, without reclaiming blocks that are kept for other sizes; `None` if
-    /// that is impossible.
+    /// Allocates a block after [`Self::allocate_fast`] has found none, without reclaiming blocks that the placement keeps for other
+    /// sizes; `None` if that is impossible.
     #[inline(always)]
     pub(super) fn allocate_more(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let fits = self.placement.largest_free() >= layout.size().saturating_add(layout.align());
         if fits { self.placement.allocate_slow(layout, &mut self.statistics) } else { None }
     }
 
-    /// Allocates a block, and returns how many bytes at its start and at its end must be cleared to make it all zero.
+    /// Allocates a block, and returns how many bytes at its start and at its end the caller must clear to make it all zero.
     pub(super) fn allocate_zeroed(&mut self, layout: Layout) -> Option<(NonNull<u8>, usize, usize)> {
         self.settle();
         let zeroed = self.placement.allocate_zeroed(layout, &mut self.statistics);
@@ -59,7 +59,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
         Some((block?, layout.size(), 0))
     }
 
-    /// Frees a block by the placement's fast path; returns false, with nothing done, if that takes more effort.
+    /// Frees a block by the placement's fast path; returns false, with nothing done, if the free needs the slow path.
     ///
     /// # Safety
     ///
@@ -70,7 +70,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
         unsafe { self.placement.free_fast(block, layout, &mut self.statistics) }
     }
 
-    /// Frees a block in every case.
+    /// Frees a block, by the fast or the slow path.
     ///
     /// # Safety
     ///
@@ -81,7 +81,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
         unsafe { self.placement.free(block, layout, &mut self.statistics) }
     }
 
-    /// Claims memory that is pending. Returns whether there was any.
+    /// Claims pending memory. Returns whether there was any.
     #[inline(always)]
     pub(crate) fn settle(&mut self) -> bool {
         !self.pending.is_none() && self.settle_pending()
@@ -91,7 +91,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
     #[inline(never)]
     fn settle_pending(&mut self) -> bool {
         let Some(mut region) = self.pending.take() else { return false };
-        // A range between symbols may be larger than the placement can index; the rest stays unused.
+        // The range between two linker symbols may exceed what the placement can index; the rest stays unused.
         region.size = region.size.min(P::MAX_REGION);
         // SAFETY: `Pending` yields its memory only once, for this heap's exclusive use.
         unsafe { self.claim(region) }.is_ok()

@@ -10,7 +10,7 @@ use core::alloc::Layout;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
-/// A heap over all memory of a WebAssembly module that the program itself does not use. It grows by `memory.grow`.
+/// A heap over all memory of a WebAssembly module that the program itself does not use. It grows with `memory.grow`.
 ///
 /// ```
 /// # #[cfg(target_family = "wasm")]
@@ -18,21 +18,22 @@ use core::ptr::{self, NonNull};
 /// static HEAP: allotment::WasmHeap = allotment::WasmHeap::new();
 /// ```
 ///
-/// A request that finds no room lets the memory grow: by what it needs, or by an eighth of what the heap has, whichever is more, in
-/// pages of 64 KiB. Such a request counts as a failed one in the statistics. A request that is refused leaves the memory as it was. Memory
-/// never goes back, since WebAssembly has no instruction for that. If other code lets the memory grow too, or another such heap, the heap
-/// goes on behind that: the other code's pages become a block in the heap's region that stays in use.
+/// A request that finds no room grows the memory by what it needs or by an eighth of the heap, whichever is more, in pages of 64 KiB. The
+/// statistics count it as a failed request. A request that cannot succeed does not grow the memory. Memory never shrinks, because
+/// WebAssembly has no instruction for that. If other code, or another such heap, also grows the memory, the heap continues after the
+/// foreign pages: they become a block in the heap's region that stays in use.
 ///
-/// What lies between the module's variables and the end of its first page is left to the allocator of the standard library, which
-/// may claim it at any time. Only where the memory cannot grow for its first request, without the feature `std`, the heap claims that; such
-/// a module must not use the standard library's allocator.
+/// The heap leaves the initial memory after the module's variables to the standard library's allocator, which may claim it at any time.
+/// Without the feature `std`, the heap claims that memory if growing fails for its first request; such a module must not use the standard
+/// library's allocator.
 ///
 /// Several workers may share the memory (`-Ctarget-feature=+atomics`), with [`Cached`](crate::os::Cached) in front of the heap if they
-/// allocate much. WebAssembly has no signal for the end of a worker, so a worker calls [`Cached::flush`](crate::os::Cached::flush) before. `cargo xtask wasm --threads` shows both.
+/// allocate much. WebAssembly does not signal the end of a worker, so a worker must call [`Cached::flush`](crate::os::Cached::flush)
+/// before it ends. `cargo xtask wasm --threads` shows both.
 ///
-/// Allocation and free take the time of the placement `P`. With the default the heap adds 12 KB of code to a module;
-/// `WasmHeap<MicroTlsf<4, false>, ..>` adds 4 KB, allocates up to 2 MiB in blocks of up to 500 KiB, and is faster. A [`TinyHeap`](crate::TinyHeap) adds 1.6 KB,
-/// for up to 512 KiB that do not grow. `cargo xtask wasm` compares them with other crates.
+/// The placement `P` determines the time of allocations and frees. With the default, the heap adds 12 KB of code to a module;
+/// `WasmHeap<MicroTlsf<4, false>, ..>` adds 4 KB, allocates up to 2 MiB in blocks of up to 500 KiB, and is faster. A
+/// [`TinyHeap`](crate::TinyHeap) adds 1.6 KB and has a fixed size of up to 512 KiB. `cargo xtask wasm` compares them with other crates.
 pub struct WasmHeap<P = Tlsf<u32, 1>, L = lock::Default, S = Counters> {
     heap: Heap<P, L, S>,
     growth: Locked<Growth, L>,
@@ -40,51 +41,51 @@ pub struct WasmHeap<P = Tlsf<u32, 1>, L = lock::Default, S = Counters> {
 
 /// The growth of a heap so far.
 struct Growth {
-    /// The first byte of the region that was claimed last, and its bytes.
+    /// Address and bytes of the region that was claimed last.
     first: usize,
     size: usize,
-    /// The number of regions, and their bytes.
+    /// Number of regions, and their total bytes.
     regions: usize,
     bytes: usize,
-    /// Whether the placement has refused memory that was there. It would refuse more.
+    /// Whether the placement has refused a region. It would refuse further ones too.
     full: bool,
 }
 
-/// Bytes of a page of WebAssembly.
+/// Bytes of a WebAssembly page.
 const PAGE: usize = 64 * 1024;
 
-/// Memory that becomes longer.
+/// Memory that can grow.
 ///
 /// # Safety
 ///
-/// The memory that it returns must be valid for reads and writes, zero, and used by nothing else, and each byte is returned once.
+/// The memory that the methods return must be valid for reads and writes, zero, and unused by anything else, and they must return each
+/// byte only once.
 unsafe trait Grow {
-    /// Returns the memory that is there before any growth, if nothing else uses it and it has `least` bytes. Only called if the memory
-    /// cannot grow.
+    /// Returns the initial memory, if nothing else uses it and it has at least `least` bytes. Called only if the memory cannot grow.
     fn first(least: usize) -> Option<Region>;
 
-    /// Returns where the memory ends; `None` if that is where the address space ends.
+    /// Returns the address where the memory ends; `None` at the end of the address space.
     fn end() -> Option<usize>;
 
-    /// Lets the memory grow by `pages` pages of 64 KiB, and returns the first byte of the new ones; `None` if that is not possible.
+    /// Grows the memory by `pages` pages of 64 KiB, and returns the first new byte; `None` if that is not possible.
     fn grow(pages: usize) -> Option<NonNull<u8>>;
 }
 
 impl Growth {
     const NONE: Self = Self { first: 0, size: 0, regions: 0, bytes: 0, full: false };
 
-    /// Gives `heap` more memory for a request. Returns whether there was more. The memory grows only if the heap can use it.
+    /// Adds memory to `heap` for a request, and returns whether there was any. Grows the module's memory only if the heap can use it.
     fn lengthen<G: Grow, P: Placement, L: Lock, S: Statistics>(
         &mut self,
         heap: &Heap<P, L, S>,
         layout: Layout,
     ) -> bool {
-        // Beside the block: its alignment, and what the placement keeps for itself. No layout is so large that the sum overflows.
+        // Include the alignment and the placement's bookkeeping. No layout is large enough for the sum to overflow.
         let mut need = layout.size() + layout.size() / 16 + layout.align() + 4096;
         let Some(end) = G::end().filter(|_| !self.full) else { return false };
         let gap = end - (self.first + self.size);
         let before = self.size + gap;
-        // Boundary bits, one for 8 bytes, move behind a gap.
+        // With a gap, the boundary bits, one per 8 bytes, move past it.
         let moved = if gap > 0 { before / 60 } else { 0 };
         let mut room = P::MAX_REGION.saturating_sub(before);
         let is_behind = self.size > 0 && need + moved <= room;
@@ -98,7 +99,8 @@ impl Growth {
         }
         let mut bytes = need.max(self.bytes / 8).min(room);
         let mut grown = G::grow(bytes.div_ceil(PAGE));
-        // Near the end of what there is, half of it or more: each growth moves boundary bits of the whole memory.
+        // Near the limit, halve the growth until it succeeds rather than fall back to the bare need at once: each growth moves the
+        // boundary bits of the whole memory.
         while grown.is_none() && bytes > need {
             bytes = (bytes / 2).max(need);
             grown = G::grow(bytes.div_ceil(PAGE));
@@ -109,10 +111,10 @@ impl Growth {
         };
         let bytes = bytes.next_multiple_of(PAGE).min(room);
         if is_behind {
-            // Another thread's code may have let the memory grow meanwhile.
+            // Another thread may have grown the memory meanwhile.
             let gap = start.addr().get() - (self.first + self.size);
             let first = ptr::with_exposed_provenance_mut(self.first);
-            // SAFETY: the bytes behind the gap are new, and nothing else uses them.
+            // SAFETY: the bytes after the gap are new, and nothing else uses them.
             if unsafe { heap.extend_over(first, gap, bytes) }.is_ok() {
                 let _ = start.as_ptr().expose_provenance();
                 self.size += gap + bytes;
@@ -145,7 +147,7 @@ use tests::Plain as Linear;
 
 #[cfg(target_family = "wasm")]
 unsafe extern "C" {
-    /// Set by the linker: the first byte behind variables and stack.
+    /// The first byte after variables and stack, set by the linker.
     static mut __heap_base: u8;
 }
 
@@ -157,18 +159,18 @@ use core::arch::wasm32 as arch;
 #[cfg(target_arch = "wasm64")]
 use core::arch::wasm64 as arch;
 
-// SAFETY: what `memory.grow` adds is zero and new. The allocator of the standard library claims the memory behind `__heap_base` as well, but
-// a program without it has none, and the documentation excludes the rest.
+// SAFETY: what `memory.grow` adds is zero and new. The standard library's allocator also claims the memory after `__heap_base`, but
+// `first` returns none with the feature `std`, and the documentation forbids that allocator otherwise.
 #[cfg(target_family = "wasm")]
 unsafe impl Grow for Linear {
     fn first(least: usize) -> Option<Region> {
         if cfg!(feature = "std") {
             return None;
         }
-        // Of several heaps in a module, one gets this memory.
+        // Only one heap of a module gets this memory.
         static TAKEN: AtomicBool = AtomicBool::new(false);
         let start = &raw mut __heap_base;
-        // The end is 0 if it is that of the address space.
+        // The end wraps to 0 at the end of the address space.
         let size = arch::memory_size::<0>().wrapping_mul(PAGE).wrapping_sub(start.addr());
         if size < least || TAKEN.swap(true, Ordering::Relaxed) {
             return None;
@@ -195,7 +197,7 @@ impl<P: Placement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
         Self { heap: Heap::empty(), growth: Locked::new(Growth::NONE) }
     }
 
-    /// Runs a request, and again after the memory has grown for it.
+    /// Runs a request, and repeats it after growing the memory if it fails.
     #[inline]
     fn request<G: Grow, T>(&self, layout: Layout, request: impl Fn() -> Option<T>) -> Option<T> {
         match request() {
@@ -207,14 +209,14 @@ impl<P: Placement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
     #[cold]
     #[inline(never)]
     fn after_growth<G: Grow, T>(&self, layout: Layout, request: impl Fn() -> Option<T>) -> Option<T> {
-        // Other threads may take what was added, though hardly so often in a row.
+        // Other threads may use up the added memory, but hardly this often in a row.
         for _ in 0..16 {
-            // The heap uses another lock.
+            // `lengthen` may lock the heap, whose lock is a different one.
             if !self.growth.with(|growth| growth.lengthen::<G, _, _, _>(&self.heap, layout)) {
                 return None;
             }
             let served = request();
-            // If it is still there, the placement cannot satisfy the request.
+            // If the added memory is still free, the placement cannot satisfy the request.
             if served.is_some() || self.heap.largest_free() >= layout.size() {
                 return served;
             }
@@ -269,13 +271,13 @@ mod tests {
     const PAGES: usize = 64;
 
     std::thread_local! {
-        /// Where the fake memory begins, its pages so far, and pages that other code takes before each growth.
+        /// Start address of the fake memory, its pages so far, and the pages that other code takes before each growth.
         static FAKE: Cell<(usize, usize, usize)> = const { Cell::new((0, 0, 0)) };
-        /// How often the memory has grown.
+        /// Number of times the memory has grown.
         static GROWTHS: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// Memory of the test's own. `AT_FIRST`: bytes that are there before any growth.
+    /// Memory for the tests. `AT_FIRST`: the bytes before any growth.
     pub(super) struct Fake<const AT_FIRST: usize>;
 
     fn begin(taken: usize) {
@@ -315,7 +317,7 @@ mod tests {
 
     type Local<P = Tlsf<u32, 1>> = WasmHeap<P, Unsync>;
 
-    /// Fills the memory with blocks of this size, each with its number, and returns them.
+    /// Fills the memory with blocks of this size, writes each block's number into it, and returns the blocks.
     fn fill<G: Grow, P: Placement>(heap: &Local<P>, size: usize) -> Vec<NonNull<u8>> {
         let layout = Layout::from_size_align(size, 16).unwrap();
         let mut blocks = Vec::new();
@@ -337,7 +339,7 @@ mod tests {
         begin(0);
         let heap = <Local>::new();
         let blocks = fill::<Fake<1000>, _>(&heap, 10_000);
-        // Only bookkeeping and the rest of a block are lost.
+        // Only bookkeeping and a remainder shorter than a block stay unused.
         assert!(blocks.len() * 10_000 > PAGES * PAGE - 3 * PAGE, "{}", blocks.len());
         assert!(
             heap.heap.region(0).is_some_and(|region| region.size > 60 * PAGE)
@@ -346,7 +348,7 @@ mod tests {
         assert_eq!(FAKE.get().1, PAGES);
     }
 
-    /// Growing by what is needed alone would take as many steps near the end as there are pages.
+    /// Growing by the bare need would take one step per page near the end.
     #[test]
     fn the_last_pages_are_taken_in_few_steps() {
         begin(0);
@@ -356,7 +358,7 @@ mod tests {
         assert!(FAKE.get().1 == PAGES && GROWTHS.get() < 26, "{}", GROWTHS.get());
     }
 
-    /// The standard library's allocator may claim what is there at first.
+    /// The standard library's allocator may claim the initial memory.
     #[test]
     fn memory_that_is_there_at_first_is_left_alone_if_there_is_more() {
         begin(0);
@@ -388,7 +390,7 @@ mod tests {
         assert!(none.request::<Fake<0>, _>(layout, || none.heap.allocate(layout)).is_none());
     }
 
-    /// Another thread takes what was added before the request gets it: the memory grows again.
+    /// If another thread uses up the added memory before the request gets it, the memory grows again.
     #[test]
     fn what_others_take_is_added_once_more() {
         begin(0);
@@ -406,7 +408,7 @@ mod tests {
         assert!(others.get() == 0 && FAKE.get().1 < 20);
     }
 
-    /// Caches in front of the heap ask for several blocks at once.
+    /// Caches in front of the heap request several blocks at once.
     #[test]
     fn several_blocks_at_once() {
         begin(0);
@@ -414,7 +416,7 @@ mod tests {
         let layout = Layout::new::<[u64; 3]>();
         let mut blocks = [MaybeUninit::uninit(); 40];
         assert_eq!(heap.allocate_many(layout, &mut blocks[..0]), 0);
-        // The first request lets the memory grow and gets one block, the next one all that it wants.
+        // The first request grows the memory and gets one block; the next request gets all its blocks.
         assert_eq!(heap.allocate_many(layout, &mut blocks[..1]), 1);
         assert_eq!(heap.allocate_many(layout, &mut blocks[1..]), 39);
         // SAFETY: all blocks were written, are live, and are freed once.
@@ -422,7 +424,7 @@ mod tests {
         assert_eq!(heap.statistics().unwrap().used, 0);
     }
 
-    /// The heap as others see it: zeroed memory, resizing, frees.
+    /// Tests the heap as a `Memory`: zeroed memory, resizing, frees.
     #[test]
     fn it_is_a_memory() {
         begin(0);
@@ -446,7 +448,7 @@ mod tests {
         assert!(stats.used == 0 && stats.capacity > 300_000 && heap.largest_free() >= 300_000);
     }
 
-    /// Other code lets the memory grow as well, as often as it likes and also meanwhile: the heap goes on behind that.
+    /// Other code may grow the memory at any time, even between two steps of the heap: the heap continues after the foreign pages.
     #[test]
     fn gaps_are_left_alone() {
         fn check<P: Placement>(taken: usize) {
@@ -457,7 +459,7 @@ mod tests {
             let blocks: Vec<_> = (0..)
                 .map_while(|_| {
                     let (start, have, taken) = FAKE.get();
-                    // The other code writes to what it has.
+                    // The other code writes to its pages.
                     let other: *mut u8 = ptr::with_exposed_provenance_mut(start + have * PAGE);
                     let taken = taken * PAGE + if have < PAGES { PAGE } else { 0 };
                     if have * PAGE + taken <= PAGES * PAGE {
@@ -483,7 +485,7 @@ mod tests {
             // Small blocks fill the rest.
             fill::<Fake<0>, P>(&heap, 96);
             for &(start, len) in &gaps {
-                // SAFETY: the pages are there.
+                // SAFETY: the pages are part of the fake memory.
                 let bytes =
                     unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(start), len) };
                 assert!(bytes.iter().all(|&byte| byte == 0xaa));
@@ -501,7 +503,7 @@ mod tests {
         check::<MicroTlsf<8>>(0);
     }
 
-    /// Whatever a placement can satisfy lets the memory grow once, and whatever it cannot satisfy leaves it as it was.
+    /// A request that the placement can satisfy grows the memory once; any other request leaves it as it was.
     #[test]
     fn the_memory_grows_only_for_requests_that_succeed() {
         fn check<P: Placement>(others: usize) {
@@ -527,7 +529,7 @@ mod tests {
                             grown <= 2 + (size + align + size / 16) / PAGE + before / 4,
                             "{layout:?}: {grown}"
                         );
-                        // SAFETY: the block is there.
+                        // SAFETY: the block is live and has that many bytes.
                         served.inspect(|block| unsafe { block.write_bytes(9, size) });
                     }
                 }

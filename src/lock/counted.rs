@@ -3,7 +3,7 @@
 use super::Lock;
 use core::cell::Cell;
 
-/// Wraps a lock and counts its acquisitions and those that had to wait.
+/// A wrapper that counts the acquisitions of a lock, and those that had to wait.
 ///
 /// ```
 /// use allotment::lock::{Contention, Counted, Spin};
@@ -18,21 +18,20 @@ use core::cell::Cell;
 /// # Ok::<(), allotment::OutOfMemory>(())
 /// ```
 ///
-/// The counts cost a few instructions while the lock is held, and no atomic operation. It counts waits of locks that can
-/// refuse ([`Lock::try_acquire`]): `Futex` and `Spin`. A critical section, a priority mask and `Raw` never refuse, so `waited`
-/// stays 0.
+/// Counting costs a few instructions while the lock is held, and no atomic operation. Waits are counted only for locks whose
+/// [`Lock::try_acquire`] can fail: `Futex` and `Spin`. A critical section, a priority mask and `Raw` never fail, so `waited` stays 0.
 pub struct Counted<L = super::Default> {
     lock: L,
     counts: Cell<Contention>,
 }
 
-/// The acquisitions of a [`Counted`] lock. An operation of a heap may acquire its lock more than once. Counts saturate.
+/// Counts of a [`Counted`] lock's acquisitions. One heap operation may acquire its lock more than once. Counts saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Contention {
-    /// Acquisitions in all.
+    /// Number of acquisitions.
     pub taken: usize,
-    /// Acquisitions that had to wait.
+    /// Number of acquisitions that had to wait.
     pub waited: usize,
 }
 
@@ -40,7 +39,7 @@ pub struct Contention {
 unsafe impl<L: Sync> Sync for Counted<L> {}
 
 impl<L: Lock> Counted<L> {
-    /// Returns the counts so far, and acquires the lock for it without counting that.
+    /// Returns the counts so far. Holds the lock meanwhile, but does not count that acquisition.
     pub fn contention(&self) -> Contention {
         self.lock.with(|| self.counts.get())
     }
@@ -59,7 +58,8 @@ unsafe impl<L: Lock> Lock for Counted<L> {
     const INIT: Self = Self { lock: L::INIT, counts: Cell::new(Contention { taken: 0, waited: 0 }) };
     type Token = L::Token;
 
-    // `try_acquire` stays as it is and waits: a refused caller would come back, and might find the lock free then.
+    // `try_acquire` keeps its default, which waits: a caller that failed might find the lock free on its next attempt, and no wait would
+    // be counted.
     #[inline(always)]
     fn acquire(&self) -> L::Token {
         let (token, waited) = match self.lock.try_acquire() {

@@ -6,19 +6,17 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(not(target_family = "wasm"))]
 use std::time::Duration;
 
-/// A lock for threads that spins briefly and then sleeps (feature `std`; the default lock there).
+/// A lock for threads that spins briefly and then sleeps. The default lock with the feature `std`.
 ///
-/// On Linux and Android a waiting thread sleeps in a futex and is woken by the thread that unlocks; on other systems it
-/// sleeps for a moment and looks again, or on WebAssembly, where the thread of a page may not sleep, spins. None of them allocates, so the lock is safe inside a global allocator. Do not take it in
-/// a signal handler: the handler may have interrupted the thread that holds it.
+/// On Linux and Android a waiting thread sleeps in a futex until the unlocking thread wakes it. On other systems it sleeps for a moment
+/// and tries again. On WebAssembly, where the thread of a page may not sleep, it spins. Waiting never allocates, so the lock is safe
+/// inside a global allocator. Do not take it in a signal handler: the handler may have interrupted the thread that holds it.
 ///
-/// While no thread waits, locking takes one atomic operation and unlocking one store, like [`Spin`](super::Spin); a
-/// mutex of the standard library needs two atomic operations. That store may become visible only after the unlocking
-/// thread has looked for sleepers, so a thread that falls asleep at the same moment can miss its wake-up. It then wakes by
-/// itself after `NAP` and takes the lock.
+/// While no thread waits, locking takes one atomic operation and unlocking one store, like [`Spin`](super::Spin); a mutex of the standard
+/// library needs two atomic operations. That store may become visible only after the unlocking thread has looked for sleepers, so a
+/// thread that falls asleep at that moment can miss its wake-up. It then wakes by itself after `NAP` and acquires the lock.
 ///
-/// The futex itself is the one that Ulrich Drepper describes in "Futexes Are Tricky" (2011), with a count of sleepers in
-/// place of his third state.
+/// The design follows Ulrich Drepper, "Futexes Are Tricky" (2011), with a count of sleepers instead of his third state.
 pub struct Futex {
     /// [`FREE`] or [`TAKEN`].
     state: AtomicU32,
@@ -29,12 +27,12 @@ pub struct Futex {
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 
-/// The longest sleep before a waiting thread looks at the lock again.
+/// The longest sleep before a waiting thread checks the lock again.
 #[cfg(not(target_family = "wasm"))]
 const NAP: Duration = Duration::from_millis(1);
 
-/// The number of times that a thread checks a taken lock before it sleeps. That is a few hundred nanoseconds: longer than a heap
-/// operation, shorter than going to sleep and waking up.
+/// Number of times a thread checks a held lock before it sleeps. They take a few hundred nanoseconds: longer than a heap operation,
+/// shorter than going to sleep and waking up.
 const LOOKS: u32 = 100;
 
 impl Futex {
@@ -42,10 +40,10 @@ impl Futex {
     #[inline(always)]
     fn take(&self) -> bool {
         if cfg!(loom) {
-            // The models allow a store to come between the two halves of what follows.
+            // Loom's model lets a store come between the two halves of `fetch_or`.
             return self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
         }
-        // One instruction on x86-64, and another that looks at its flag.
+        // On x86-64 this is one instruction, and another to test its flag.
         self.state.fetch_or(TAKEN, Ordering::Acquire) & TAKEN == FREE
     }
 
@@ -90,7 +88,7 @@ impl Futex {
 fn sleep(state: &AtomicU32) {
     use rustix::thread::futex::{Flags, Timespec, wait};
     let nap = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
-    // Whatever the result is (woken, timed out, changed before, interrupted), the caller checks the lock again.
+    // Whatever the result (woken, timed out, changed before, interrupted), the caller checks the lock again.
     let _ = wait(state, Flags::PRIVATE, TAKEN, Some(&nap));
 }
 
@@ -104,7 +102,7 @@ fn wake(state: &AtomicU32) {
     let _ = wake(state, Flags::PRIVATE, 1);
 }
 
-/// Spins on, because the thread that shows a page may not sleep, and the standard library panics where there are no threads.
+/// Spins, because the main thread of a page may not sleep, and the standard library panics on targets without threads.
 #[cfg(target_family = "wasm")]
 fn sleep(_: &AtomicU32) {
     hint::spin_loop();
@@ -120,8 +118,8 @@ fn sleep(_: &AtomicU32) {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn wake(_: &AtomicU32) {}
 
-// SAFETY: only the thread that changed the state from free to taken holds the lock, and it frees the lock afterwards; taking the
-// lock (acquire) synchronizes with the previous unlock (release).
+// SAFETY: only the thread that changed the state from free to taken holds the lock, and it releases the lock afterwards; taking the lock
+// (acquire) synchronizes with the previous unlock (release).
 unsafe impl Lock for Futex {
     const INIT: Self = Self { state: AtomicU32::new(FREE), sleepers: AtomicU32::new(0) };
     type Token = ();

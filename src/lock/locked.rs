@@ -17,15 +17,15 @@ impl<T, L: Lock> Locked<T, L> {
         Self { lock: L::INIT, value: UnsafeCell::new(value) }
     }
 
-    /// Runs `f` while the lock is held. It must not come back here.
+    /// Runs `f` while holding the lock. `f` must not call `with` again.
     #[inline(always)]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: the lock lets one closure run at a time (without a lock the value is not `Sync`), and no closure of this crate
-        // comes back.
+        // SAFETY: the lock lets one closure run at a time (without a lock the value is not `Sync`), and no closure of this crate calls
+        // `with` again.
         self.lock.with(|| f(unsafe { &mut *self.value.get() }))
     }
 
-    /// Returns the lock as one that can be held across a fork, as [`Lock::at_fork`] does.
+    /// Calls [`Lock::at_fork`].
     #[cfg(all(feature = "std", unix))]
     pub(crate) fn at_fork(&self) -> Option<super::ForkLock> {
         self.lock.at_fork()

@@ -30,7 +30,7 @@ pub unsafe trait Lock: Sized {
     /// An unlocked lock.
     const INIT: Self;
 
-    /// Passed from [`Lock::acquire`] to [`Lock::release`], such as the state of the interrupts before.
+    /// What [`Lock::acquire`] passes to [`Lock::release`], such as the previous interrupt state.
     type Token;
 
     /// Waits for the lock and acquires it. Not re-entrant: the holder must not acquire it again.
@@ -46,11 +46,11 @@ pub unsafe trait Lock: Sized {
     ///
     /// # Safety
     ///
-    /// The caller must hold the lock, and `token` must be from the call that took it.
+    /// The caller must hold the lock, and `token` must come from the call that acquired it.
     unsafe fn release(&self, token: Self::Token);
 
-    /// Releases the lock and returns `value`. A lock that wakes others overrides it: then waking is the last thing that its caller does,
-    /// and the compiler jumps there instead of saving registers for a call.
+    /// Releases the lock and returns `value`. A lock that wakes waiting threads overrides it, so that the wake-up is a tail call and the
+    /// caller saves no registers.
     ///
     /// # Safety
     ///
@@ -82,7 +82,7 @@ pub unsafe trait Lock: Sized {
         guard.unlock_returning(result)
     }
 
-    /// Returns this lock as one that can be held across a fork; `None` if it cannot.
+    /// Returns a handle to hold this lock across a fork; `None` if that is not possible.
     #[cfg(all(feature = "std", unix))]
     #[doc(hidden)]
     fn at_fork(&self) -> Option<ForkLock> {
@@ -90,11 +90,11 @@ pub unsafe trait Lock: Sized {
     }
 }
 
-/// Holds a [`Lock`] until it is dropped.
+/// A guard that holds a [`Lock`] until it is dropped.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard<'a, L: Lock> {
     lock: &'a L,
-    /// Moved out when the lock is released.
+    /// The token, moved out when the lock is released.
     token: ManuallyDrop<L::Token>,
 }
 
@@ -119,8 +119,7 @@ impl<L: Lock> Drop for Guard<'_, L> {
     }
 }
 
-/// No lock, for a heap that stays with one thread; such a heap is not [`Sync`], so the compiler
-/// keeps it out of a plain `static`.
+/// No lock, for a heap that only one thread uses. Such a heap is not [`Sync`], so the compiler rejects it in a plain `static`.
 ///
 /// ```compile_fail
 /// static HEAP: allotment::Heap<allotment::Tlsf, allotment::lock::Unsync> = allotment::Heap::empty();
@@ -142,8 +141,8 @@ unsafe impl Lock for Unsync {
 // SAFETY: the type has no state that belongs to a thread; only sharing it is unsound.
 unsafe impl Send for Unsync {}
 
-/// A critical section of the crate `critical-section`: correct with interrupts and any number of cores, on targets
-/// with or without atomics. The program brings the implementation, with a crate for its chip:
+/// A critical section of the crate `critical-section`: correct with interrupts and any number of cores, on targets with or without
+/// atomics. A crate for the program's chip provides the implementation:
 ///
 /// | target | line to add | and in `main.rs` |
 /// | --- | --- | --- |
@@ -154,18 +153,18 @@ unsafe impl Send for Unsync {}
 /// | ESP32 | nothing, `esp-hal` includes it; in tasks of `esp-idf`, `cargo add esp-idf-hal --features critical-section` | |
 /// | with the standard library | `cargo add critical-section --features std` | `use critical_section as _;` |
 ///
-/// Without one, the linker reports `undefined symbol: _critical_section_1_0_acquire` (and `_release`); in debug
-/// builds the name of the function that refers to the symbol says which crate to add. With two of them it reports a
-/// duplicate symbol. The line `use ... as _;` is needed where nothing else in the program names the crate: Rust does
-/// not link a crate that is only listed in `Cargo.toml`.
+/// Without an implementation, the linker reports `undefined symbol: _critical_section_1_0_acquire` (and `_release`); in debug builds, the
+/// name of the function that refers to the symbol says which crate to add. With two implementations, it reports a duplicate symbol. The
+/// line `use ... as _;` is needed where nothing else in the program names the crate: Rust does not link a crate that is only listed in
+/// `Cargo.toml`.
 #[cfg(feature = "critical-section")]
 pub struct CriticalSection(());
 
 /// Names that the linker's error shows if no crate implements critical sections.
 #[cfg(feature = "critical-section")]
 mod no_crate_implements_critical_section {
-    /// Makes the function that enters a critical section. If no implementation is linked, the linker's message shows its name, which says
-    /// what is missing.
+    /// Defines the function that enters a critical section. If no implementation is linked, the linker's message shows the function's
+    /// name, which says what is missing.
     macro_rules! entry {
         ($name:ident) => {
             pub(super) use $name as enter;
@@ -191,7 +190,7 @@ mod no_crate_implements_critical_section {
     entry!(see_docs_of_allotment_lock_critical_section);
 }
 
-// SAFETY: a critical section excludes all others in the program.
+// SAFETY: a critical section excludes every other one in the program.
 #[cfg(feature = "critical-section")]
 unsafe impl Lock for CriticalSection {
     const INIT: Self = Self(());
@@ -199,7 +198,7 @@ unsafe impl Lock for CriticalSection {
 
     #[inline(always)]
     fn acquire(&self) -> Self::Token {
-        // SAFETY: the section is left by `release`; guards are dropped in reverse order.
+        // SAFETY: `release` leaves the section; guards are dropped in reverse order.
         unsafe { no_crate_implements_critical_section::enter() }
     }
 
@@ -215,7 +214,7 @@ unsafe impl Lock for CriticalSection {
 #[cfg(all(feature = "spin", target_has_atomic = "8"))]
 pub struct Spin(spin::mutex::SpinMutex<()>);
 
-// SAFETY: a spin mutex is held by one thread at a time.
+// SAFETY: only one thread holds a spin mutex at a time.
 #[cfg(all(feature = "spin", target_has_atomic = "8"))]
 unsafe impl Lock for Spin {
     const INIT: Self = Self(spin::mutex::SpinMutex::new(()));
@@ -284,11 +283,11 @@ mod wait {
 
     #[cfg(feature = "std")]
     std::thread_local! {
-        /// The last mutex that the thread waits for, or null. No destructor, so no allocation.
+        /// The last mutex that the thread waits for, or null. It has no destructor, so its first use does not allocate.
         static LAST: core::cell::Cell<*const Wait> = const { core::cell::Cell::new(core::ptr::null()) };
     }
 
-    /// Removes the mutex from the list, even if it unwinds.
+    /// Removes the mutex from the list, even if `lock` unwinds.
     #[cfg(feature = "std")]
     impl Drop for Wait {
         fn drop(&mut self) {
@@ -304,7 +303,8 @@ mod wait {
         #[cfg(feature = "std")]
         {
             let mut other = wait.before;
-            // SAFETY: each is a value of a call further down on this thread's stack, which takes it out when it returns.
+            // SAFETY: each `Wait` is on this thread's stack, in a call that has not returned yet and removes it from the list when it
+            // does.
             while let Some(earlier) = unsafe { other.as_ref() } {
                 if earlier.mutex == wait.mutex {
                     crate::error::report::print(format_args!(
@@ -323,8 +323,8 @@ mod wait {
     }
 }
 
-/// A lock that one function acquires and another releases, so that it can be held across a fork. It is as valid as the memory
-/// that it belongs to.
+/// A lock that one function acquires and another releases, so that it can be held across a fork. It is valid as long as the memory that
+/// it belongs to.
 #[cfg(all(feature = "std", unix))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
@@ -346,7 +346,7 @@ pub trait Forkable {
 
 #[cfg(all(feature = "std", unix))]
 impl ForkLock {
-    /// Takes the lock if it is free, and returns whether it was.
+    /// Acquires the lock if it is free, and returns whether it was.
     ///
     /// # Safety
     ///
@@ -362,7 +362,7 @@ impl ForkLock {
         }
     }
 
-    /// Waits for the lock, and takes it.
+    /// Waits for the lock, and acquires it.
     ///
     /// # Safety
     ///
@@ -378,7 +378,7 @@ impl ForkLock {
         }
     }
 
-    /// Releases the lock; in the child of a fork, which has no thread that waits for it, if `in_child` is set.
+    /// Releases the lock. `in_child` says that this is the child of a fork, where no thread waits for the lock.
     ///
     /// # Safety
     ///
@@ -396,8 +396,8 @@ impl ForkLock {
     }
 }
 
-/// The lock of a heap whose type names none: `Futex` with the feature `std`; without it `CriticalSection` on targets without
-/// an operating system and `Spin` on others; [`Unsync`] if none of these features is on.
+/// The lock of a heap whose type names none: `Futex` with the feature `std`. Without it, `CriticalSection` on targets without an
+/// operating system and `Spin` on others, or [`Unsync`] if neither feature is on.
 pub type Default = Chosen;
 
 #[cfg(feature = "std")]

@@ -4,7 +4,7 @@
 
 use std::sync::{self, MutexGuard, PoisonError};
 
-/// A mutex whose value can be used after a panic of a holder. The value is sound after each statement, and at worst incomplete.
+/// A mutex whose value stays usable after its holder panics. The value is sound after each statement, and at worst incomplete.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
@@ -29,7 +29,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Returns the value without locking: `self` is borrowed for it alone.
+    /// Returns the value without locking, because the borrow of `self` is exclusive.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

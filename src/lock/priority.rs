@@ -20,20 +20,20 @@ use core::arch::asm;
 ///
 /// # Safety
 ///
-/// What the lock guards, such as a heap, must be used on one core only, and by no handler that is more urgent than the level. Exceptions
-/// without a number, such as NMI and HardFault, are more urgent than any. At least one bit of the level must be among those that the core
-/// has.
+/// The guarded value, such as a heap, must be used on one core only, and by no handler more urgent than the level. Exceptions without a
+/// priority number, such as NMI and HardFault, are more urgent than any level. At least one bit of the level must be among those that the
+/// core implements.
 pub unsafe trait PriorityMask: Sized {
-    /// The least priority number that is masked, as the hardware has it, in the upper bits of a byte: with 3 bits of priority, number 2 is
-    /// `2 << 5`. It must not be 0, which masks nothing.
+    /// The lowest masked priority number, in the upper bits of a byte as the hardware expects it: with 3 bits of priority, number 2 is `2
+    /// << 5`. It must not be 0, which masks nothing.
     const LEVEL: u8;
 
-    /// A value of the type, which usually has no size.
+    /// An unlocked lock; the type usually has size zero.
     const UNLOCKED: Self;
 }
 
-// SAFETY: the implementation of the trait promises one core, on which code that holds the lock masks all other code that takes it, since
-// that is at most as urgent as the level.
+// SAFETY: the implementation of the trait promises a single core and no user more urgent than the level, so the holder masks all other
+// code that acquires the lock.
 unsafe impl<M: PriorityMask> Lock for M {
     const INIT: Self = {
         assert!(M::LEVEL > 0, "level 0 masks no interrupt");
@@ -45,8 +45,8 @@ unsafe impl<M: PriorityMask> Lock for M {
     #[inline(always)]
     fn acquire(&self) -> u32 {
         let old: u32;
-        // SAFETY: masking interrupts has no other effect; `basepri_max` never lowers the mask. The barrier lets no interrupt in that
-        // was already on its way.
+        // SAFETY: masking interrupts has no other effect; `basepri_max` never lowers the mask. The barrier keeps out interrupts that are
+        // already pending.
         unsafe {
             asm!(
                 "mrs {old}, basepri",
@@ -62,7 +62,7 @@ unsafe impl<M: PriorityMask> Lock for M {
 
     #[inline(always)]
     unsafe fn release(&self, old: u32) {
-        // SAFETY: it restores what was read before; what the holder wrote stays in front of it.
+        // SAFETY: it restores the mask that `acquire` read; the holder's writes stay before it.
         unsafe { asm!("msr basepri, {}", in(reg) old, options(nostack, preserves_flags)) }
     }
 }

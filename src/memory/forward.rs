@@ -1,5 +1,4 @@
-//! `GlobalAlloc` and the two `Allocator` traits, that of the crate `allocator-api2` and that of nightly Rust, written once for all
-//! fronts.
+//! `GlobalAlloc` and the two `Allocator` traits, of the crate `allocator-api2` and of nightly Rust, written once for all fronts.
 
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
 use super::Memory;
@@ -7,9 +6,9 @@ use core::alloc::Layout;
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
 use core::ptr::NonNull;
 
-/// Implements `GlobalAlloc` for a type that is a `Memory`: `global_alloc!([M: Memory] Front<M>);` A hook or an observer that panics ends the
-/// program there. A type that calls none is marked `plainly`. A type that refuses requests of its own accord names a function `through`
-/// which they go: it returns the memory that satisfies the request, or `None`, and then the result is null and nothing is reported.
+/// Implements `GlobalAlloc` for a type that is a `Memory`: `global_alloc!([M: Memory] Front<M>);` If a hook or an observer panics, the
+/// program ends. A type that calls neither is marked `plainly`. A type that may refuse requests itself names a function after `through`:
+/// it returns the memory that is to satisfy a request, or `None`, in which case the request returns null without a report.
 macro_rules! global_alloc {
     ([$($parameters:tt)*] $front:ty) => {
         $crate::memory::global_alloc!([$($parameters)*] $front, through $crate::memory::forward::itself);
@@ -116,7 +115,7 @@ macro_rules! allocator {
                 }
 
                 unsafe fn grow_zeroed(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Result {
-                    // SAFETY: the caller keeps the contract of `grow`; the bytes behind the old size belong to the new block.
+                    // SAFETY: the caller keeps the contract of `grow`; the bytes beyond the old size belong to the new block.
                     unsafe {
                         let block = api::Allocator::grow(self, block, old, new)?;
                         block.cast::<u8>().add(old.size()).write_bytes(0, new.size() - old.size());
@@ -140,7 +139,7 @@ pub(crate) fn plainly<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Lets every request through to the memory itself.
+/// Returns the memory itself for every request.
 #[inline(always)]
 pub(crate) fn itself<M>(memory: &M, _: Layout) -> Option<&M> {
     Some(memory)
@@ -153,7 +152,7 @@ fn dangling(layout: Layout) -> NonNull<u8> {
     NonNull::new(core::ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
 }
 
-/// Allocates a block by `request`, unless its size is zero.
+/// Calls `request` to allocate a block, unless its size is zero.
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
 pub(crate) fn some<M: Memory>(
     memory: &M,

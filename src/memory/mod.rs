@@ -1,5 +1,5 @@
-//! The trait that all memory implements, and what is built on it alone: `GlobalAlloc`, the `Allocator` traits, and what happens when a
-//! request is refused or a free is wrong.
+//! The trait that all memory implements, and what needs only that trait: `GlobalAlloc`, the `Allocator` traits, and the handling of
+//! failed requests and invalid frees.
 
 pub(crate) mod forward;
 mod refusal;
@@ -19,14 +19,14 @@ use core::alloc::Layout;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-/// The function that [`Memory::change`] tells the block's new address.
+/// A callback that gets the block's new address from [`Memory::change`].
 pub(crate) type Done<'a> = &'a mut dyn FnMut(NonNull<u8>);
 
-/// Memory that blocks are allocated from: a [`Heap`](crate::Heap), or a front around any other `Memory`.
+/// Memory from which programs allocate blocks: a [`Heap`](crate::Heap), or a front around any other `Memory`.
 ///
-/// Fronts ask for nothing else of what they wrap, so they can be combined in any order: `Observed<Cached<..>>`,
-/// `Cached<PressureHeap<..>>`, `PlannedHeap<Observed<..>>`, or all of them as zones of [`Zones`](crate::front::zones::Zones). A reference to a
-/// `Memory` is one too.
+/// Fronts require only this trait of what they wrap, so they can be combined in any order: `Observed<Cached<..>>`,
+/// `Cached<PressureHeap<..>>`, `PlannedHeap<Observed<..>>`, or all of them as zones of [`Zones`](crate::front::zones::Zones). A reference
+/// to a `Memory` is one too.
 ///
 /// ```
 /// use allotment::{Heap, Memory, Observed, PlannedHeap, Tlsf, heap, lock::Unsync, observe::Profile};
@@ -63,7 +63,7 @@ pub unsafe trait Memory {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the requested size and what is free.
+    /// [`OutOfMemory`] with the requested size and the free memory.
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.allocate(layout).ok_or_else(|| self.out_of_memory(layout))
     }
@@ -72,13 +72,13 @@ pub unsafe trait Memory {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the requested size and what is free.
+    /// [`OutOfMemory`] with the requested size and the free memory.
     fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.allocate_zeroed(layout).ok_or_else(|| self.out_of_memory(layout))
     }
 
-    /// Frees a block that the caller guarantees. An invalid free that is detected all the same ends the program in debug builds and is
-    /// ignored in release builds.
+    /// Frees a block without a check. If the memory detects an invalid free all the same, the program ends in debug builds; release
+    /// builds ignore the free.
     ///
     /// # Safety
     ///
@@ -86,11 +86,11 @@ pub unsafe trait Memory {
     /// afterwards.
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout);
 
-    /// Frees a block, or returns an error if the free is wrong.
+    /// Frees a block, or returns an error if the free is invalid.
     ///
     /// # Errors
     ///
-    /// [`FreeError`] if [`Memory::check_owned`] finds the free to be wrong. Nothing is changed then.
+    /// [`FreeError`] if [`Memory::check_owned`] finds the free invalid. Nothing changes then.
     ///
     /// # Safety
     ///
@@ -105,17 +105,18 @@ pub unsafe trait Memory {
         Ok(())
     }
 
-    /// Checks in O(regions), as far as possible, whether a live block for `layout` can start at `block`. It does not read live blocks, since
-    /// other threads may be writing to them; it looks only at what the placement keeps beside them. So nearly all double frees, and most
-    /// frees with another layout, pass here and are errors of [`Memory::check_owned`]. [`Buddy`](crate::Buddy) and level
-    /// [`Full`](crate::harden::Full) find most of them here too.
+    /// Checks in O(regions), as far as possible, whether a live block for `layout` can start at `block`. It does not read live blocks,
+    /// since other threads may be writing to them, only what the placement keeps beside them. So nearly all double frees, and most frees
+    /// with another layout, pass this check and fail only [`Memory::check_owned`]. [`Buddy`](crate::Buddy) and level
+    /// [`Full`](crate::harden::Full) detect most of them here too.
     ///
     /// # Errors
     ///
     /// A [`FreeError`] that [`Memory::try_deallocate`] would return.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
 
-    /// Checks in O(1), as far as possible, whether a live block for `layout` starts at `block`, also by what is in it and in its neighbours.
+    /// Checks in O(1), as far as possible, whether a live block for `layout` starts at `block`. Unlike [`Memory::check`], it also reads
+    /// the block and its neighbours.
     ///
     /// # Errors
     ///
@@ -133,7 +134,7 @@ pub unsafe trait Memory {
     ///
     /// # Safety
     ///
-    /// `block` must be a live block of this memory that was allocated with `layout`; bytes that are cut off must not be used any more.
+    /// `block` must be a live block of this memory that was allocated with `layout`; bytes that it cuts off must not be used any more.
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool;
 
     /// Changes the layout of a block, in place or by moving it, and returns its new address. If there is no room,
@@ -148,8 +149,7 @@ pub unsafe trait Memory {
     unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         // SAFETY: the block is live and has layout `old`, and the copy is between two live blocks.
         unsafe {
-            // Resizing in place requires the same alignment, because the alignment is used to find the block when
-            // it is freed.
+            // Resizing in place requires the same alignment, because a free uses it to find the block.
             let same = new.align() == old.align();
             let mut shrinks = same && new.size() < old.size() && self.has_shorter(old, new.size());
             let moved = loop {
@@ -159,7 +159,7 @@ pub unsafe trait Memory {
                 }
                 match self.allocate(new) {
                     Some(moved) => break moved,
-                    // Another thread has allocated the shorter memory.
+                    // Another thread has allocated the shorter block.
                     None if shrinks => shrinks = false,
                     None => return None,
                 }
@@ -171,7 +171,7 @@ pub unsafe trait Memory {
         }
     }
 
-    /// Returns whether a block of layout `old` that is to shrink to `size` bytes should move, which leaves the memory less fragmented.
+    /// Returns whether a block of layout `old` should move when it shrinks to `size` bytes, to reduce fragmentation.
     #[doc(hidden)]
     #[inline(always)]
     fn has_shorter(&self, old: Layout, size: usize) -> bool {
@@ -179,8 +179,8 @@ pub unsafe trait Memory {
         false
     }
 
-    /// Fills `blocks` from the front with blocks for `layout`, and returns how many. 0 means that memory has run out; fewer blocks than
-    /// places do not.
+    /// Fills `blocks` from the front with blocks for `layout`, and returns how many. Only 0 means that memory has run out; a smaller
+    /// number than requested does not.
     fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
         let Some((first, _)) = blocks.split_first_mut() else { return 0 };
         self.allocate(layout).map_or(0, |block| {
@@ -201,18 +201,18 @@ pub unsafe trait Memory {
         }
     }
 
-    /// Returns all statistics at one moment, if any are kept of the whole memory. O(1).
+    /// Returns a consistent copy of the statistics, if the memory keeps any. O(1).
     fn statistics(&self) -> Option<Stats> {
         None
     }
 
-    /// Returns the largest request, in bytes, that is sure to succeed now.
+    /// Returns the largest request, in bytes, that is certain to succeed now.
     fn largest_free(&self) -> usize;
 
     /// Returns region number `n`, from 0, or `None` beyond the last one.
     fn region(&self, n: usize) -> Option<Region>;
 
-    /// Makes the error of a failed request for `layout`.
+    /// Creates the error of a failed request for `layout`.
     #[doc(hidden)]
     fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         let largest_free = self.largest_free();
@@ -220,7 +220,7 @@ pub unsafe trait Memory {
         OutOfMemory::new(layout, free, largest_free)
     }
 
-    /// Allocates a block for the global allocator. A request that finds no room is reported; see [`crate::error::out_of_memory`].
+    /// Allocates a block for the global allocator, and reports a request that finds no room; see [`crate::error::out_of_memory`].
     #[doc(hidden)]
     #[inline]
     fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
@@ -230,14 +230,14 @@ pub unsafe trait Memory {
         }
     }
 
-    /// Returns whether each free must reach this memory, because it checks each by what it remembers of the block. A front then keeps
-    /// no blocks for itself.
+    /// Returns whether every free must reach this memory, because it checks each free against its record of the block. Fronts then keep
+    /// no freed blocks.
     #[doc(hidden)]
     fn remembers(&self) -> bool {
         false
     }
 
-    /// Adds a region as a reserve, so that a panic can be reported, and returns whether that was possible.
+    /// Adds a region as a reserve for reporting a panic, and returns whether that was possible.
     ///
     /// # Safety
     ///
@@ -248,8 +248,8 @@ pub unsafe trait Memory {
         false
     }
 
-    /// Passes each lock of this memory, and of what is behind it, to `visit`; `None` for one that cannot be held while the process is
-    /// copied, or is not known.
+    /// Passes each lock of this memory, and of the memory behind it, to `visit`; `None` for a lock that is unknown or cannot be held
+    /// across a fork.
     #[cfg(all(feature = "std", unix))]
     #[doc(hidden)]
     fn locks(&self, visit: &mut dyn FnMut(Option<ForkLock>)) {
@@ -264,8 +264,8 @@ impl<M: Memory> crate::lock::Forkable for M {
     }
 }
 
-/// Passes single methods of [`Memory`] on to another `Memory`, inside an `impl Memory`:
-/// `pass_on!(|self| self.memory; check, largest_free, region);`
+/// Forwards single methods of [`Memory`] to another `Memory`, inside an `impl Memory`: `pass_on!(|self| self.memory; check, largest_free,
+/// region);`
 macro_rules! pass_on {
     (|$this:ident| $memory:expr; $($method:ident),+) => {
         $($crate::memory::pass_on!(@$method $this $memory);)+
@@ -359,7 +359,7 @@ macro_rules! pass_on {
             $memory.locks(visit);
         }
     };
-    // The locks of a front that has one of its own.
+    // The locks of a front that adds a lock.
     (@own_lock $this:ident $memory:expr) => {
         #[cfg(all(feature = "std", unix))]
         fn locks(&$this, visit: &mut dyn FnMut(Option<$crate::lock::ForkLock>)) {
@@ -376,7 +376,7 @@ macro_rules! pass_on {
 }
 pub(crate) use pass_on;
 
-/// Writes `allocate` and `allocate_zeroed`, which differ only in what they ask of the memory behind: in the block that is `$request(layout)`.
+/// Defines `allocate` and `allocate_zeroed`. `$block` calls `$request(layout)`, which is that method of the memory behind.
 macro_rules! allocate {
     ($memory:expr; |$this:ident, $layout:ident, $request:ident| $block:expr) => {
         #[inline]
@@ -394,7 +394,7 @@ macro_rules! allocate {
 }
 pub(crate) use allocate;
 
-/// Implements [`Memory`] for a type by another `Memory`, to which all calls are passed on.
+/// Implements [`Memory`] for a type by forwarding all calls to another `Memory`.
 macro_rules! delegate {
     ([$($parameters:tt)*] $front:ty, |$this:ident| $memory:expr) => {
         // SAFETY: the other memory keeps the contract.

@@ -1,4 +1,4 @@
-//! The path of a request for which the global allocator has no room.
+//! The path of a request that finds no room in the global allocator.
 
 #![forbid(unsafe_code)]
 
@@ -9,8 +9,8 @@ use crate::error::out_of_memory::{OutOfMemory, report};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
-/// Returns whether this thread is panicking, and so may be reporting its panic. Without the standard library that needs no memory, and is
-/// not known.
+/// Returns whether this thread is panicking, and so may be reporting its panic. False without the standard library, where reporting needs
+/// no memory.
 pub(crate) fn is_panicking() -> bool {
     #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
     return reserve::is_panicking();

@@ -8,8 +8,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
 use std::alloc::System;
 
-/// The smallest reserve in bytes. A backtrace of a program with debug information takes about 6 MB; pages that are
-/// not used never take physical memory.
+/// The smallest reserve in bytes. A backtrace of a program with debug information takes about 6 MB; unused pages never take physical
+/// memory.
 const RESERVE: usize = 16 << 20;
 
 /// Returns whether this thread is panicking, and so may be reporting its panic.
@@ -28,8 +28,9 @@ pub(super) fn reserve_and_try<M: Memory + ?Sized>(
     reserve(layout, &add, &|| memory.out_of_memory(layout), &mut again)
 }
 
-/// Adds a region with room for `layout`, and returns the result of `again`; `None` if the system has no memory. If the heap cannot take the
-/// region, the program ends. There is one of it for all heaps, and it is out of line, so that a failing request saves no registers.
+/// Adds a region with room for `layout`, and returns the result of `again`; `None` if the system has no memory. Ends the program if the
+/// heap cannot add the region. All heaps share this copy of the code, and it is out of line so that the fast path saves no registers for
+/// it.
 #[cold]
 #[inline(never)]
 fn reserve(
@@ -47,12 +48,12 @@ fn reserve(
     if add(Region { start, size, zeroed: true }) {
         return again();
     }
-    // SAFETY: the heap did not take the memory, and the program ends.
+    // SAFETY: the heap did not add the memory, and the program ends.
     unsafe { System.dealloc(start.as_ptr(), reserve) };
     last_words(&reason())
 }
 
-/// Ends the program with a message. Without memory for the report of a panic it would hang.
+/// Ends the program with a message. Otherwise it would hang, because there is no memory to report the panic.
 pub(super) fn last_words(reason: &OutOfMemory) -> ! {
     print(format_args!(
         "{reason}; a panic is being reported and this heap cannot take the reserve for it, so the program ends \

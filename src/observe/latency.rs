@@ -1,13 +1,13 @@
-//! Histograms of how long operations take.
+//! Histograms of the durations of operations.
 
 #![forbid(unsafe_code)]
 
 /// Number of classes of a [`Histogram`].
 const CLASSES: usize = 32;
 
-/// A histogram of how long one kind of operation took, in powers of two of the clock's ticks.
+/// A histogram of the durations of one kind of operation, in powers of two of the clock's ticks.
 ///
-/// Fixed memory: 32 counts and 3 more values. Counts saturate at their largest value.
+/// Takes fixed memory: 32 counts and 3 more values. Counts saturate at their largest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -15,9 +15,9 @@ const CLASSES: usize = 32;
 pub struct Histogram {
     /// Number of operations.
     pub count: u32,
-    /// Ticks of all of them together.
+    /// Total ticks of all operations.
     pub total: u64,
-    /// Ticks of the longest one.
+    /// Ticks of the longest operation.
     pub longest: u64,
     classes: [u32; CLASSES],
 }
@@ -35,16 +35,17 @@ impl Histogram {
         *class = class.saturating_add(1);
     }
 
-    /// Iterates over the classes in which there were operations, shortest first: the fewest ticks of the class, and how many
-    /// operations took from that to less than twice as many. The first class, 1, includes operations of 0 ticks; the last,
-    /// 2^31, all longer ones.
+    /// Iterates over the classes with operations, shortest first. Each item has the lower bound of the class in ticks, and the number of
+    /// operations from that bound to less than twice as many ticks. The first class, 1, includes operations of 0 ticks; the last, 2^31,
+    /// includes all longer ones.
     pub fn histogram(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let classes = self.classes.iter().enumerate().map(|(log, &count)| (1 << log, count));
         classes.filter(|&(_, count)| count > 0)
     }
 
-    /// Returns the ticks within which at least `permille` thousandths of the operations were done: 990 for the 99th percentile. It is the
-    /// upper end of a class, so less than twice the exact value, and never above [`Histogram::longest`]. 0 if nothing was counted.
+    /// Returns the ticks within which at least `permille` thousandths of the operations were done: 990 for the 99th percentile. The
+    /// result is the upper end of a class, so less than twice the exact value, and never above [`Histogram::longest`]. It is 0 if no
+    /// operation was counted.
     pub fn within(&self, permille: u32) -> u64 {
         let wanted = (u64::from(self.count) * u64::from(permille.min(1000))).div_ceil(1000);
         let mut seen = 0;
@@ -58,7 +59,7 @@ impl Histogram {
     }
 }
 
-/// The operations of two histograms with the same unit.
+/// Adds the operations of two histograms with the same unit.
 impl core::ops::Add for Histogram {
     type Output = Self;
 
@@ -72,7 +73,7 @@ impl core::ops::Add for Histogram {
     }
 }
 
-/// The clock of a [`Timed`](crate::Timed), in any unit: a function, or a type of the program's own without data.
+/// The clock of a [`Timed`](crate::Timed), in any unit: a function, or a type of the program without data.
 pub trait Clock {
     /// Returns the time.
     fn now(&self) -> u64;
@@ -90,13 +91,13 @@ impl<F: Fn() -> u64> Clock for F {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Timings {
-    /// Allocations, failed ones included.
+    /// Durations of allocations, including failed ones.
     pub allocate: Histogram,
-    /// Frees.
+    /// Durations of frees.
     pub free: Histogram,
-    /// Resizes, in place or with a copy, failed ones included.
+    /// Durations of resizes, in place or with a copy, including failed ones.
     pub resize: Histogram,
-    /// Bytes that were requested less bytes that were freed.
+    /// Requested bytes less freed bytes.
     pub grown: i64,
     /// Ticks since the first operation or the last [`Timed::take`](crate::Timed::take).
     pub elapsed: u64,
@@ -111,8 +112,8 @@ impl Timings {
         elapsed: 0,
     };
 
-    /// Returns the growth of the blocks in use, in bytes per `ticks` ticks, negative if they shrank; with the ticks of a second, in bytes
-    /// per second. 0 before any time has passed.
+    /// Returns the growth of live blocks in bytes per `ticks` ticks, negative if they shrank; with the ticks of a second, in bytes per
+    /// second. Returns 0 before any time has passed.
     pub fn growth(&self, ticks: u64) -> i64 {
         let grown = i128::from(self.grown) * i128::from(ticks);
         let rate = grown.checked_div(i128::from(self.elapsed)).unwrap_or(0);

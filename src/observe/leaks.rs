@@ -44,13 +44,13 @@ struct Entry {
 
 impl<const N: usize> Default for Leaks<N> {
     fn default() -> Self {
-        // It checks `N`.
+        // `new` checks `N`.
         Self::new()
     }
 }
 
 impl<const N: usize> Leaks<N> {
-    /// Makes an empty list.
+    /// Creates an empty list.
     pub const fn new() -> Self {
         Self { blocks: FnvIndexMap::new(), sequence: 0, unlisted: 0 }
     }
@@ -60,8 +60,8 @@ impl<const N: usize> Leaks<N> {
         self.blocks.iter().map(live)
     }
 
-    /// Returns the number of live blocks that are not listed for lack of room. It is too low if blocks are freed
-    /// whose allocation this observer did not see, since they are taken for unlisted ones.
+    /// Returns the number of live blocks that are not listed for lack of room. The number is too low after frees of blocks whose
+    /// allocation this observer did not see, since these look like unlisted ones.
     pub fn unlisted(&self) -> usize {
         self.unlisted
     }
@@ -97,7 +97,7 @@ impl<const N: usize> Observer for Leaks<N> {
                 self.insert(block, entry);
             }
             Operation::Reallocate { block, to, size, .. } => {
-                // A block that was not listed stays unlisted, because its number and its tag are not known.
+                // A block that was not listed stays unlisted, because its number and its tag are unknown.
                 match self.remove(block) {
                     Some(entry) => self.insert(to, Entry { size, ..entry }),
                     None => self.unlisted = self.unlisted.saturating_add(1),

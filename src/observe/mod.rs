@@ -1,7 +1,7 @@
-//! Observers: information about a heap, which costs nothing unless it is chosen.
+//! Observers: information about a heap, at no cost unless a program uses it.
 //!
-//! What a heap counts itself, inside its lock, is its [`Statistics`]: by default [`Counters`], which make [`Stats`]
-//! in O(1). Everything else is passed to an [`Observer`] by a front around the heap, [`Observed`](crate::Observed):
+//! A heap counts its own [`Statistics`] inside its lock: by default [`Counters`], which return [`Stats`] in O(1). For everything else, a
+//! front around the heap, [`Observed`](crate::Observed), passes operations to an [`Observer`]:
 //!
 //! ```text
 //!  Observed   passes every operation, with its tag and backtrace, to the observers
@@ -12,13 +12,13 @@
 //! | observer | what it keeps | memory |
 //! | --- | --- | --- |
 //! | [`Profile`] | counts, bytes, a histogram of sizes | 2 words per bit of an address |
-//! | `Trace<N>` | every event in the compact form of [`event`], until it is read or taken by a sink | `N` bytes |
+//! | `Trace<N>` | every event in the compact form of [`event`], until it is read or passed to a sink | `N` bytes |
 //! | `Leaks<N>` | the live blocks, with size, number and tag | about 7 words per block |
 //! | `Tags<T, N>` | statistics per tag | about 7 words per block |
 //! | `TraceWriter` | nothing: events go to a `std::io::Write`, some with backtraces | a word per block |
 //!
-//! How long operations take is measured by another front, [`Timed`](crate::Timed), and how often threads wait for each other is
-//! counted by a lock, [`Counted`](crate::lock::Counted).
+//! Another front, [`Timed`](crate::Timed), measures how long operations take, and a lock, [`Counted`](crate::lock::Counted), counts how
+//! often threads wait for each other.
 //!
 //! `TraceWriter` needs the feature `std`, and backtraces need the feature `backtrace` (the crate of that name).
 
@@ -82,7 +82,7 @@ fn shortened(text: &str, most: usize) -> &str {
     &text[..end]
 }
 
-/// Returns the number of a label among those seen before. O(labels).
+/// Returns the index of a label in `labels`. O(labels).
 pub(crate) fn number_of(label: &str, labels: &[&str]) -> Option<usize> {
     labels.iter().position(|known| core::ptr::eq(*known, label) || *known == label)
 }

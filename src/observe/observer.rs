@@ -1,11 +1,11 @@
-//! The interface of observers, and how they are combined.
+//! The interface of observers, and their combination.
 
 #![forbid(unsafe_code)]
 
 use super::event::Action;
 use core::alloc::Layout;
 
-/// An operation on a block. Sizes and alignments are as the program requested them; blocks are given by address.
+/// An operation on a block. Sizes and alignments are the requested ones; blocks are identified by address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A block was allocated.
@@ -21,19 +21,19 @@ pub enum Operation {
         block: usize,
         /// The old layout.
         layout: Layout,
-        /// The new address; the same as the old one if the block was resized in place.
+        /// The new address, equal to the old one if the block was resized in place.
         to: usize,
         /// The new size in bytes.
         size: usize,
     },
-    /// A block is about to be freed. The free may still be wrong, since it is reported before the heap checks it.
+    /// A block is about to be freed. The free may still be invalid, since the heap has not checked it yet.
     Free {
         /// Address of the block.
         block: usize,
         /// Layout of the block.
         layout: Layout,
     },
-    /// A request failed. A block that should have grown is unchanged.
+    /// A request failed. After a failed reallocation the block is unchanged.
     Fail {
         /// The requested layout.
         layout: Layout,
@@ -71,9 +71,9 @@ impl From<Operation> for Action {
 pub struct Observation<'a> {
     /// The operation.
     pub operation: Operation,
-    /// The innermost tag in whose scope it happened; see `with_tag`.
+    /// The innermost tag in whose scope the operation happened; see `with_tag`.
     pub tag: Option<&'static str>,
-    /// Return addresses of the calls that led to it, innermost first. Empty unless an observer asks for backtraces
+    /// Return addresses of the calls that led to the operation, innermost first. Empty unless an observer asks for backtraces
     /// ([`Observer::BACKTRACES`]) and it is this operation's turn.
     pub backtrace: &'a [usize],
 }
@@ -86,9 +86,9 @@ pub struct LiveBlock {
     pub address: usize,
     /// Requested size in bytes.
     pub size: usize,
-    /// Allocations observed before this one. A reallocation does not change it.
+    /// Number of allocations observed before this one. A reallocation does not change it.
     pub sequence: usize,
-    /// The tag in whose scope it was allocated.
+    /// The tag in whose scope the block was allocated.
     pub tag: Option<&'static str>,
 }
 
@@ -97,19 +97,18 @@ pub struct LiveBlock {
 /// Observers are combined as tuples: `(Profile, Leaks<64>)` is an observer. `()` observes nothing and costs
 /// nothing.
 ///
-/// An observer runs outside the heap's lock but one call at a time, behind the lock of
-/// [`Observed`](crate::Observed). With the feature `std` it may use the memory that it observes, which is not
-/// reported to it. Without `std` it must not, because it might wait for its own lock. If it panics, the program
-/// aborts, since unwinding out of an allocator is not allowed.
+/// An observer runs outside the heap's lock, but one call at a time, inside the lock of [`Observed`](crate::Observed). With the feature
+/// `std`, an observer may use the memory that it observes, and is not called for that use. Without `std` it must not, because it might
+/// wait for its own lock. If it panics, the program aborts, since unwinding out of an allocator is not allowed.
 pub trait Observer {
     /// Whether the observer does anything. If `false`, no code for observation is generated.
     const ACTIVE: bool = true;
 
-    /// One in this many allocations of each thread comes with a backtrace; 0 for none. Needs the feature `backtrace`, or is each
-    /// allocation on Cortex-M and RISC-V without an operating system, with up to 8 callers.
+    /// Period of backtraces: one in this many allocations of each thread has one, or none if 0. Needs the feature `backtrace`, except on
+    /// Cortex-M and RISC-V without an operating system, where each allocation has a backtrace of up to 8 callers.
     const BACKTRACES: u32 = 0;
 
-    /// Whether [`Observer::oldest_since`] knows the live blocks.
+    /// Whether the observer lists the live blocks, for [`Observer::oldest_since`].
     const LISTS: bool = false;
 
     /// Handles an operation.
@@ -120,12 +119,12 @@ pub trait Observer {
         None
     }
 
-    /// Returns the number that the next block gets, and how many live blocks are not listed for lack of room.
+    /// Returns the number of the next block, and how many live blocks are not listed for lack of room.
     fn listed(&self) -> (usize, usize) {
         (0, 0)
     }
 
-    /// Returns the live block with the lowest sequence number of at least `sequence`.
+    /// Returns the live block with the lowest sequence number that is at least `sequence`.
     fn oldest_since(&self, sequence: usize) -> Option<LiveBlock> {
         let _ = sequence;
         None

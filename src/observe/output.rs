@@ -1,4 +1,4 @@
-//! A trace in binary form on its way to a writer.
+//! A writer of traces in binary form.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Starts a trace by writing the header.
+    /// Starts a trace, and writes its header.
     pub(crate) fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
         let mut out = BufWriter::with_capacity(64 * 1024, Box::new(out) as Box<dyn Write + Send>);
         out.write_all(&Header::HERE.encode())?;
@@ -29,7 +29,7 @@ impl Output {
         }
         let written = match self.encoder.encode(record, &mut self.record) {
             Ok(size) => self.out.write_all(&self.record[..size]),
-            // No record written here can fail, and a trace with a gap would be wrong.
+            // No record written here can fail, and the trace must not have a gap.
             Err(error) => Err(io::Error::other(error)),
         };
         self.failed = written.err();
@@ -40,12 +40,12 @@ impl Output {
         self.write(&Record::Note { text: shortened(text, Encoder::MAX_TEXT) });
     }
 
-    /// Names a tag.
+    /// Records the name of a tag.
     pub(crate) fn name(&mut self, tag: u32, name: &str) {
         self.write(&Record::Name { tag, name: shortened(name, Encoder::MAX_TEXT) });
     }
 
-    /// Writes what is still buffered, and returns the first error of the whole trace.
+    /// Writes all buffered data, and returns the first error of the whole trace.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         match self.failed {
             Some(error) => Err(error),

@@ -9,8 +9,8 @@ const CLASSES: usize = usize::BITS as usize;
 
 /// An observer that counts operations and bytes, with a histogram of sizes in powers of two.
 ///
-/// Sizes are in bytes as requested; the heap counts what blocks really take ([`Stats::used`](super::Stats)). O(1)
-/// per operation; 2 words per bit of an address, and 13 more. Counts saturate at their largest value.
+/// Sizes are the requested ones in bytes; the heap counts the rounded sizes of blocks ([`Stats::used`](super::Stats)). O(1) per
+/// operation; 2 words per bit of an address, and 13 more. Counts saturate at their largest value.
 ///
 /// ```
 /// use allotment::{Heap, Memory, Observed, heap, observe::Profile};
@@ -51,7 +51,7 @@ pub struct Profile {
     pub largest_failure: usize,
     /// Bytes of the largest request that was satisfied.
     pub largest: usize,
-    /// Live requests of each class, and all.
+    /// Number of live requests and of all requests, by class.
     classes: [(usize, usize); CLASSES],
 }
 
@@ -62,7 +62,7 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// Makes a profile in which everything is zero.
+    /// Creates a profile in which all counts are zero.
     pub const fn new() -> Self {
         Self {
             live_blocks: 0,
@@ -80,14 +80,14 @@ impl Profile {
         }
     }
 
-    /// Returns how many blocks are live, and were ever requested, from 2^`log` to 2^(`log` + 1) - 1 bytes; class 0 includes requests for 0 bytes. All
-    /// zero beyond the address width.
+    /// Returns the number of live blocks and of all requests of 2^`log` to 2^(`log` + 1) - 1 bytes; class 0 includes requests for 0
+    /// bytes. Returns zeros beyond the address width.
     pub fn class(&self, log: u32) -> (usize, usize) {
         self.classes.get(log as usize).copied().unwrap_or_default()
     }
 
-    /// Iterates over all size classes that were ever requested: the smallest size of each in bytes, and how many blocks are
-    /// live and were ever requested.
+    /// Iterates over all size classes that were ever requested: the smallest size of each in bytes, and its numbers of live blocks and of
+    /// all requests.
     pub fn histogram(&self) -> impl Iterator<Item = (usize, (usize, usize))> + '_ {
         let sizes = self.classes.iter().enumerate().map(|(log, class)| (1 << log, *class));
         sizes.filter(|(_, (_, total))| *total > 0)
@@ -106,7 +106,7 @@ impl Profile {
         self.largest = self.largest.max(size);
     }
 
-    // An invalid free may free what was never allocated.
+    // Saturates, since an invalid free may name a block that was never allocated.
     fn remove(&mut self, size: usize) {
         let class = self.class_of(size);
         class.0 = class.0.saturating_sub(1);

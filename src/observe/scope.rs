@@ -1,11 +1,10 @@
 //! Tags, and the scopes in which they apply.
 
-/// Runs `f` and gives the tag `label` to everything that is allocated until `f` returns or unwinds. Scopes may be
-/// nested; the innermost tag applies.
+/// Runs `f`, and tags everything allocated until `f` returns or unwinds with `label`. Scopes may be nested; the innermost tag applies.
 ///
-/// The tag belongs to the thread (feature `std`), or else to the core, if it is known (`set_core_number`).
-/// Allocations of an interrupt get the tag of the code that it interrupted, unless it sets its own, which it may,
-/// since interrupts nest. If one core runs several tasks, switch the tag together with the task ([`swap_tag`]).
+/// The tag belongs to the thread (feature `std`), or else to the core, if it is known (`set_core_number`). Allocations of an interrupt
+/// handler get the tag of the interrupted code, unless the handler sets its own, as it may, since interrupts nest. If one core runs
+/// several tasks, switch the tag together with the task ([`swap_tag`]).
 ///
 /// ```
 /// use allotment::observe::{tag, with_tag};
@@ -56,7 +55,7 @@ mod current {
 mod current {
     use crate::lock::{self, Locked};
 
-    /// Number of cores with a tag of their own; further cores share them.
+    /// Number of separate tags for cores; further cores share them.
     pub(super) const CORES: usize = 4;
 
     pub(super) struct State {
@@ -75,13 +74,12 @@ mod current {
     }
 }
 
-/// Sets the function that returns the number of the current core, on targets with several cores and without `std`.
-/// With more than 4 cores some of them share a tag.
+/// Sets the function that returns the number of the current core, on targets with several cores and without `std`. With more than 4
+/// cores, some share a tag.
 ///
 /// # Safety
 ///
-/// `number` must return the number of the core that it runs on, from 0, and do nothing else, because it is called
-/// inside a lock.
+/// `number` must return the number of its caller's core, from 0, and do nothing else, because it is called inside a lock.
 #[cfg(not(feature = "std"))]
 pub unsafe fn set_core_number(number: fn() -> usize) {
     current::STATE.with(|state| state.core = Some(number));

@@ -1,21 +1,20 @@
 //! Statistics that are always current and never walk the heap.
 
-/// Receives a heap's events inside its lock, and counts them. All sizes are in bytes and cover whole blocks:
-/// requests rounded up to what they really take.
+/// Receives a heap's events inside its lock, and counts them. All sizes are in bytes and cover whole blocks: requests after rounding up.
 ///
 /// # Safety
 ///
 /// Methods must neither use the heap that they count for nor unwind, since they run inside its lock and inside the
 /// global allocator.
 pub unsafe trait Statistics {
-    /// The statistics of a heap in which nothing has happened.
+    /// The statistics of a new heap.
     const EMPTY: Self;
 
-    /// Counts a block that was allocated.
+    /// Counts an allocated block.
     fn allocated(&mut self, size: usize);
     /// Counts a freed block, which made `size` bytes available.
     fn freed(&mut self, size: usize);
-    /// Counts a block that was resized in place.
+    /// Counts a block resized in place.
     fn resized(&mut self, old: usize, new: usize);
     /// Adds memory that is about to be freed, without raising the peak.
     #[inline(always)]
@@ -27,9 +26,9 @@ pub unsafe trait Statistics {
     fn failed(&mut self, size: usize) {
         let _ = size;
     }
-    /// Counts memory that was added to the heap.
+    /// Counts memory added to the heap.
     fn grown(&mut self, size: usize);
-    /// Counts memory that was removed from the heap.
+    /// Counts memory removed from the heap.
     fn shrunk(&mut self, size: usize);
     /// Counts all live blocks as freed at once.
     fn reset(&mut self) {}
@@ -40,8 +39,7 @@ pub unsafe trait Statistics {
         None
     }
 
-    /// Returns the state of a heap with these statistics and this largest free block, if everything in it is
-    /// counted.
+    /// Returns the state of a heap with these statistics and this largest free block, if they count all of it.
     fn snapshot(&self, largest_free: usize) -> Option<Stats> {
         let _ = largest_free;
         None
@@ -50,14 +48,13 @@ pub unsafe trait Statistics {
 
 /// The counters behind [`Heap::stats`](crate::Heap::stats): six words, O(1) per event.
 ///
-/// It counts what is in use as the distance to the high-water mark, so that one subtraction both counts a block and
-/// tells a new mark.
+/// The bytes in use are stored as the distance to the high-water mark, so that one subtraction both counts a block and detects a new
+/// mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[repr(C)]
 pub struct Counters {
-    /// Bytes by which the bytes in use are below the high-water mark. (Not beside `live`: the compiler would write
-    /// both at once, which is slower.)
+    /// The high-water mark less the bytes in use. (Not next to `live`: the compiler would write both at once, which is slower.)
     room: usize,
     /// The high-water mark.
     #[cfg(target_pointer_width = "64")]
@@ -71,7 +68,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns the bytes in live blocks. (An undetected invalid free may have counted more than there was.)
+    /// Returns the bytes in live blocks. (Undetected invalid frees may have counted more bytes than were in use.)
     #[inline(always)]
     pub(crate) const fn used(&self) -> usize {
         self.peak.saturating_sub(self.room)
@@ -87,7 +84,7 @@ impl Counters {
         self.capacity
     }
 
-    /// Starts a new high-water mark at what is in use now.
+    /// Resets the high-water mark to the bytes in use now.
     pub(crate) const fn reset_peak(&mut self) {
         (self.peak, self.room) = (self.used(), 0);
     }
@@ -100,26 +97,26 @@ impl Counters {
             peak: self.peak,
             free: self.free().unwrap_or(0),
             largest_free,
-            // Below zero if invalid frees went unnoticed.
+            // The count is below zero after undetected invalid frees.
             live_blocks: if self.live > usize::MAX / 2 { 0 } else { self.live },
             failed: self.failed,
             largest_failed: self.largest_failed,
         }
     }
 
-    /// Tells the compiler that a new high-water mark is not the common case.
+    /// Tells the compiler that a new high-water mark is rare.
     #[cold]
     fn rises() {}
 
-    /// Counts `size` bytes more in live blocks.
+    /// Counts `size` more bytes in live blocks.
     #[inline(always)]
     fn more(&mut self, size: usize) {
         let (room, beyond) = self.room.overflowing_sub(size);
         self.room = room;
         if beyond {
             Self::rises();
-            // Read anew, so that the common path can subtract in memory.
-            // SAFETY: a field of this value.
+            // Read again, so that the common path can subtract in memory.
+            // SAFETY: it is a field of this value.
             let room = unsafe { (&raw const self.room).read_volatile() };
             self.peak = self.peak.wrapping_sub(room);
             self.room = 0;
@@ -160,7 +157,7 @@ unsafe impl Statistics for Counters {
 
     fn failed(&mut self, size: usize) {
         self.failed = self.failed.wrapping_add(1);
-        // A request of no bytes takes as much as one of a single byte: some placements treat both alike.
+        // A request of no bytes counts as one of a single byte, since some placements treat both alike.
         let size = size.max(1);
         if size > self.largest_failed {
             self.largest_failed = size;
@@ -168,7 +165,7 @@ unsafe impl Statistics for Counters {
     }
 
     fn grown(&mut self, size: usize) {
-        // No memory has more bytes than there are addresses.
+        // Cannot overflow: all regions together fit the address space.
         self.capacity = self.capacity.wrapping_add(size);
     }
 
@@ -181,7 +178,7 @@ unsafe impl Statistics for Counters {
     }
 
     fn free(&self) -> Option<usize> {
-        // A block that takes a whole region also takes the place of its bookkeeping.
+        // Saturates, since a block that is a whole region includes the place of its bookkeeping.
         Some(self.capacity.saturating_sub(self.used()))
     }
 
@@ -190,7 +187,7 @@ unsafe impl Statistics for Counters {
     }
 }
 
-/// No statistics: no state and no code. `Heap::stats` and similar methods do not exist then.
+/// No statistics: no state and no code. With it, `Heap::stats` and similar methods do not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NoStatistics;
@@ -218,7 +215,7 @@ unsafe impl Statistics for NoStatistics {
 pub struct Stats {
     /// Usable bytes of all regions, without bookkeeping.
     pub capacity: usize,
-    /// Bytes in live blocks, each rounded up to what it takes.
+    /// Bytes in live blocks, after rounding up.
     pub used: usize,
     /// The high-water mark: the highest value of `used` so far.
     pub peak: usize,
@@ -230,13 +227,13 @@ pub struct Stats {
     pub live_blocks: usize,
     /// Number of failed requests.
     pub failed: usize,
-    /// Bytes of the largest failed request; one of no bytes counts as a single byte.
+    /// Bytes of the largest failed request; a request of no bytes counts as a single byte.
     pub largest_failed: usize,
 }
 
 impl Stats {
-    /// Returns the external fragmentation in permille: the share of the free bytes outside the largest free block,
-    /// `1 - largest_free / free`. 0 if nothing is free.
+    /// Returns the external fragmentation in permille: the share of the free bytes outside the largest free block, `1 - largest_free /
+    /// free`, or 0 if no memory is free.
     pub fn fragmentation(&self) -> u32 {
         let outside = self.free.saturating_sub(self.largest_free);
         // Divide first if a thousand times the bytes would overflow.
@@ -252,7 +249,7 @@ impl Stats {
 mod tests {
     use super::*;
 
-    /// The marks follow from one number; an undetected invalid free is no reason to panic.
+    /// Both marks are right although one number encodes them, and an undetected invalid free does not cause a panic.
     #[test]
     fn counters_tell_the_truth_and_never_panic() {
         let mut counters = Counters::EMPTY;

@@ -10,11 +10,11 @@ use heapless::{FnvIndexMap, Vec};
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct TagStats {
-    /// The tag; `None` for allocations outside all scopes.
+    /// The tag, or `None` for allocations outside all scopes.
     pub tag: Option<&'static str>,
-    /// Number of its live blocks, wherever they are freed.
+    /// Number of the tag's live blocks, in whatever scope they are freed.
     pub live_blocks: usize,
-    /// Bytes in its live blocks.
+    /// Bytes in the tag's live blocks.
     pub live_bytes: usize,
     /// The highest value of `live_bytes` so far.
     pub peak_bytes: usize,
@@ -64,7 +64,7 @@ pub struct Tags<const T: usize, const N: usize> {
     stats: [TagStats; T],
     untagged: TagStats,
     others: TagStats,
-    /// For each live block, its tag's place and its size.
+    /// The tag's place and the size of each live block, by address.
     blocks: FnvIndexMap<usize, (Place, usize), N>,
     unlisted: usize,
 }
@@ -83,7 +83,7 @@ impl<const T: usize, const N: usize> Default for Tags<T, N> {
 }
 
 impl<const T: usize, const N: usize> Tags<T, N> {
-    /// Makes statistics without tags and blocks.
+    /// Creates statistics without tags and blocks.
     pub const fn new() -> Self {
         Self {
             labels: Vec::new(),
@@ -95,8 +95,7 @@ impl<const T: usize, const N: usize> Tags<T, N> {
         }
     }
 
-    /// Returns the statistics of one tag, or of untagged allocations; all zero for a tag that was never used.
-    /// O(`T`).
+    /// Returns the statistics of one tag, or of untagged allocations. They are all zero for a tag that was never used. O(`T`).
     pub fn of(&self, tag: Option<&'static str>) -> TagStats {
         let Some(label) = tag else { return self.untagged };
         match number_of(label, &self.labels) {
@@ -105,12 +104,12 @@ impl<const T: usize, const N: usize> Tags<T, N> {
         }
     }
 
-    /// Iterates over the untagged statistics, and then over all tags in the order of their first use.
+    /// Iterates over the statistics of untagged allocations, and then of all tags in the order of their first use.
     pub fn iter(&self) -> impl Iterator<Item = TagStats> + '_ {
         core::iter::once(self.untagged).chain(self.stats[..self.labels.len()].iter().copied())
     }
 
-    /// Returns the statistics of all tags for which there was no room, together.
+    /// Returns the combined statistics of all tags for which there was no room.
     pub fn others(&self) -> TagStats {
         self.others
     }
@@ -169,7 +168,7 @@ impl<const T: usize, const N: usize> Observer for Tags<T, N> {
             }
             Operation::Reallocate { block, to, size, .. } => match self.remove(block) {
                 Some(place) => self.insert(to, place, size),
-                // The tag of a block that was not listed is not known.
+                // The tag of an unlisted block is unknown.
                 None => self.unlisted = self.unlisted.saturating_add(1),
             },
             Operation::Free { block, .. } => {

@@ -6,7 +6,7 @@ use super::event::{Action, Encoder, Event, Header, Record};
 use super::{Observation, Observer, number_of, shortened};
 use heapless::{Deque, String, Vec};
 
-/// Bytes recorded of a tag's name.
+/// Most bytes of a tag's name that are recorded.
 const LONGEST_LABEL: usize = 32;
 /// Bytes of the longest record that this observer writes.
 const LONGEST: usize =
@@ -15,19 +15,19 @@ const LONGEST: usize =
 /// An observer that records every event in the [binary form](super::event), in a ring of `N` bytes. An allocation
 /// takes 3 to 6 bytes, a free 2 to 4.
 ///
-/// Reading the ring ([`Trace::read`], [`Trace::drain`]) makes room for more events. While the ring is full, events
-/// are counted instead, and the count is recorded as soon as there is room again, so that losses never go
-/// unnoticed. With a [`sink`](Trace::sink) nothing is lost, because it takes the contents of the ring whenever that
-/// is full.
+/// Reading the ring ([`Trace::read`], [`Trace::drain`]) makes room for more events. While the ring is full, the observer only counts
+/// events, and records the count as soon as there is room again, so that losses are always visible. With a [`sink`](Trace::sink) no event
+/// is lost, because the sink gets the contents of the ring whenever the ring is full.
 ///
-/// On Cortex-M and RISC-V without an operating system, up to `CALLERS` (at most 8) return addresses of each allocation are recorded, which
-/// `allotment view --elf FIRMWARE` names: 4 bytes per allocation, and 64 bytes of memory per caller. Those nearest to the allocation come first,
-/// and some are the allocator's own. Cortex-M always has the frame pointers that lead to them, RISC-V with `-C force-frame-pointers=yes`;
-/// without these, they are words of the stack that look like return addresses. The program needs the linker script of `cortex-m-rt` or `riscv-rt`.
+/// On Cortex-M and RISC-V without an operating system, the trace has up to `CALLERS` (at most 8) return addresses of each allocation,
+/// which `allotment view --elf FIRMWARE` names. They take 4 bytes per allocation, and 64 bytes of memory per caller. The innermost calls
+/// come first, some of them within the allocator. Code for Cortex-M always has the frame pointers that lead to them, and code for RISC-V
+/// has them with `-C force-frame-pointers=yes`; without frame pointers, the addresses are words of the stack that look like return
+/// addresses. The program needs the linker script of `cortex-m-rt` or `riscv-rt`.
 ///
-/// The bytes read, in order, form one trace, starting with the header. Ids are addresses. At most 32 bytes of each
-/// tag's name are recorded; the first `TAGS` tags have names of their own, and all further ones are called `other
-/// tags`. O(1) per event, plus O(`TAGS`) if there is a tag, plus the time of the sink.
+/// The bytes read, in order, form one trace, starting with the header. Ids are addresses. At most 32 bytes of each tag's name are
+/// recorded; the first `TAGS` tags keep their names, and all further ones are called `other tags`. O(1) per event, plus O(`TAGS`) if
+/// there is a tag, plus the time of the sink.
 ///
 /// ```
 /// use allotment::{Heap, Memory, Observed, heap, observe::{Trace, event::{Action, Record, Records}}};
@@ -48,32 +48,32 @@ pub struct Trace<const N: usize, const TAGS: usize = 8, const CALLERS: usize = 0
     ring: Deque<u8, N>,
     encoder: Encoder,
     labels: Vec<&'static str, TAGS>,
-    /// Whether the name for tags without a label of their own has been recorded.
+    /// Whether the common name of the tags beyond `TAGS` has been recorded.
     others_named: bool,
-    /// Bytes of the header that have been read.
+    /// Number of bytes of the header that have been read.
     header: usize,
-    /// Events that were lost and whose loss is not recorded yet.
+    /// Number of lost events whose loss is not recorded yet.
     unrecorded: u64,
     lost: u64,
     clock: Option<fn() -> u64>,
     sink: Option<fn(&[u8])>,
-    /// Hashes of the stacks that were recorded last, and their numbers: most allocations come from a few places. Two stacks have the same hash in
+    /// Hashes and numbers of the stacks recorded last, since most allocations come from a few places. Two stacks have the same hash in
     /// one case of 2^32.
     stacks: [[(u32, u32); 8]; CALLERS],
 }
 
-/// What leads from a return address into the call before it: in Thumb code it is odd.
+/// Distance from a return address back into the call before it. Return addresses of Thumb code are odd.
 const BACK: usize = 1 + cfg!(target_arch = "arm") as usize;
 
 impl<const N: usize, const TAGS: usize, const CALLERS: usize> Default for Trace<N, TAGS, CALLERS> {
     fn default() -> Self {
-        // It checks `N`.
+        // `new` checks `N`.
         Self::new()
     }
 }
 
 impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CALLERS> {
-    /// Makes an empty ring, without a clock and without a sink.
+    /// Creates an empty ring, without a clock or a sink.
     pub const fn new() -> Self {
         const { assert!(N >= 128, "the ring of a trace has at least 128 bytes") }
         const { assert!(CALLERS <= 8, "an event of a trace has at most 8 callers") }
@@ -91,27 +91,27 @@ impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CAL
         }
     }
 
-    /// Sets the clock that times events, in any unit. In a static the address lets the linker put the whole ring into `.data`, and so into the flash of a
-    /// microcontroller; [`Trace::set_clock`] does not.
+    /// Sets the clock that times events, in any unit. In a static, the address of the clock makes the compiler place the whole ring in
+    /// `.data`, which takes flash on a microcontroller; [`Trace::set_clock`] avoids that.
     pub const fn clock(mut self, clock: fn() -> u64) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Sets the clock when the program has started.
+    /// Sets the clock after the program has started.
     pub const fn set_clock(&mut self, clock: fn() -> u64) {
         self.clock = Some(clock);
     }
 
-    /// Sets the function that takes the contents of the ring when it is full, and the rest in [`Trace::flush`]. It
-    /// is called inside the observers' lock. It must not use the observed memory, unless the feature `std` is on. In a static it costs what a
-    /// [`clock`](Trace::clock) costs; [`Trace::set_sink`] does not.
+    /// Sets the function that gets the contents of the ring when the ring is full, and the rest in [`Trace::flush`]. The sink runs inside
+    /// the observers' lock, and must not use the observed memory, unless the feature `std` is on. In a static it takes flash like a
+    /// [`clock`](Trace::clock); [`Trace::set_sink`] avoids that.
     pub const fn sink(mut self, sink: fn(&[u8])) -> Self {
         self.sink = Some(sink);
         self
     }
 
-    /// Sets the sink when the program has started.
+    /// Sets the sink after the program has started.
     pub const fn set_sink(&mut self, sink: fn(&[u8])) {
         self.sink = Some(sink);
     }
@@ -121,8 +121,8 @@ impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CAL
         self.lost
     }
 
-    /// Moves as many bytes of the trace as there are or fit from the ring to `out`, and returns their number.
-    /// O(length of `out`). Use it instead of [`Trace::drain`] to hold the observers' lock only briefly.
+    /// Moves bytes of the trace from the ring to `out`, as many as there are or fit, and returns their number. O(length of `out`). Use it
+    /// instead of [`Trace::drain`] to hold the observers' lock only briefly.
     pub fn read(&mut self, out: &mut [u8]) -> usize {
         let mut count = 0;
         for place in out {
@@ -133,8 +133,7 @@ impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CAL
         count
     }
 
-    /// Passes all bytes in the ring to `take`, in order and in several parts. `take` is called inside the
-    /// observers' lock.
+    /// Passes all bytes in the ring to `take`, in order and in several parts. `take` runs inside the observers' lock.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8])) {
         let mut part = [0; 64];
         loop {
@@ -174,7 +173,7 @@ impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CAL
         match self.encoder.encode(record, &mut bytes[..room]) {
             Ok(size) => {
                 for &byte in &bytes[..size] {
-                    // There is room, because the record was encoded into that many bytes.
+                    // There is room, because the record was encoded into as many bytes as the ring has left.
                     let _ = self.ring.push_back(byte);
                 }
                 true
@@ -183,7 +182,7 @@ impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CAL
         }
     }
 
-    /// Records how many events were lost, if any and if there is room. Returns whether nothing is left to record.
+    /// Records how many events were lost, if any and if there is room. Returns whether no loss is left to record.
     fn record_loss(&mut self) -> bool {
         if self.unrecorded > 0 && self.push(&Record::Lost { events: self.unrecorded }) {
             self.unrecorded = 0;
@@ -191,8 +190,7 @@ impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CAL
         self.unrecorded == 0
     }
 
-    /// Returns the number of a tag, and records its name if that has not been done. `None` if there is no room for
-    /// the name.
+    /// Returns the number of a tag, and records its name at the first use. Returns `None` if there is no room for the name.
     fn tag(&mut self, tag: Option<&'static str>) -> Option<u32> {
         let Some(label) = tag else { return Some(0) };
         if let Some(index) = number_of(label, &self.labels) {
@@ -212,7 +210,7 @@ impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CAL
         Some(number)
     }
 
-    /// Returns whether there is room for two records, or is now.
+    /// Flushes the ring if it has no room for two records. Returns whether it has room for them now.
     fn make_room(&mut self) -> bool {
         if self.room() < 2 * LONGEST {
             self.flush();
@@ -220,7 +218,7 @@ impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CAL
         self.room() >= 2 * LONGEST
     }
 
-    /// Records the stack of the next event: its number, behind the calls if they are not known. Returns whether there was room.
+    /// Records the stack of the next event: first its calls if they are new, and then its number. Returns whether there was room.
     fn stack(&mut self, callers: &[usize]) -> bool {
         let callers = &callers[..callers.len().min(CALLERS)];
         if callers.is_empty() {
@@ -242,15 +240,15 @@ impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CAL
                 }
                 last += 1;
                 number = last;
-                // Until it is whole, it counts by its number alone.
+                // Until the stack is complete, the entry has only its number.
                 self.stacks.as_flattened_mut()[place] = (if distance > 0 { 0 } else { hash }, last);
             }
         }
-        // It leaves room for the event, without which it would be the stack of the next one.
+        // The line leaves room for the event. Without the event, the stack would apply to the next one.
         self.line(&[("^", number as usize, 10)])
     }
 
-    /// Records a line of texts and of numbers to a base. Returns whether there was room.
+    /// Records a line of texts, each followed by a number in a given base. Returns whether there was room.
     fn line(&mut self, words: &[(&str, usize, usize)]) -> bool {
         let mut line = String::<32>::new();
         for &(text, number, base) in words {

@@ -10,10 +10,10 @@ use std::time::Instant;
 
 /// An observer that writes every event, in the [binary form](super::event), to a file or any other [`Write`].
 ///
-/// It does nothing until [`TraceWriter::start`], so it can be part of a `static`. Times are in nanoseconds since
-/// then, and ids are addresses. Blocks that are older than the trace are not in it: their frees are left out, and a
-/// reallocation of one is written as an allocation. A write error ends the trace; [`TraceWriter::finish`] returns
-/// that error. O(1) expected per event; a word of memory per live block, plus the writer's buffer.
+/// The observer does nothing until [`TraceWriter::start`], so it can be part of a `static`. Times are in nanoseconds since then, and ids
+/// are addresses. Blocks older than the trace are not in it: their frees are omitted, and their reallocations are written as allocations.
+/// A write error ends the trace; [`TraceWriter::finish`] returns that error. O(1) expected per event; a word of memory per live block,
+/// plus the writer's buffer.
 ///
 /// With the feature `backtrace`, on Unix, one in `BACKTRACES` allocations of each thread has a note with its
 /// backtrace:
@@ -23,8 +23,8 @@ use std::time::Instant;
 /// frame 5581f0a1 program::connect::h0123456789abcdef net.rs:41  one for each address, after the last event
 /// ```
 ///
-/// An allocation only collects the addresses, which needs neither memory nor a lock. [`TraceWriter::finish`] looks
-/// up their names. A frame that was inlined into another one has its own line with the same address.
+/// An allocation only collects the addresses, which needs neither memory nor a lock. [`TraceWriter::finish`] looks up their names. An
+/// inlined function has its own line with the address of its caller.
 ///
 /// ```
 /// use allotment::{Heap, Observed, heap, observe::TraceWriter};
@@ -58,7 +58,7 @@ struct Running {
 }
 
 impl<const BACKTRACES: u32> TraceWriter<BACKTRACES> {
-    /// Makes an observer that has not been started.
+    /// Creates an observer that has not been started.
     pub const fn new() -> Self {
         Self { running: None }
     }
@@ -80,8 +80,7 @@ impl<const BACKTRACES: u32> TraceWriter<BACKTRACES> {
         Ok(())
     }
 
-    /// Ends the trace, if one is running: writes the names of the frames in its backtraces and what is still
-    /// buffered.
+    /// Ends the trace, if one is running: writes the names of the frames in its backtraces, and all buffered data.
     ///
     /// # Errors
     ///
@@ -106,7 +105,7 @@ impl Running {
         index as u32 + 1
     }
 
-    /// Converts an operation to an action, given which blocks the trace knows.
+    /// Converts an operation to an action, considering whether its block is in the trace.
     fn known(&mut self, operation: Operation) -> Option<Action> {
         match operation {
             Operation::Allocate { block, .. } => {
@@ -129,7 +128,7 @@ impl Running {
     #[cfg(all(feature = "backtrace", unix))]
     fn name_frame(&mut self, address: usize) {
         let mut lines = Vec::new();
-        // A return address points behind the call instruction.
+        // A return address points past the call instruction.
         backtrace::resolve(address.wrapping_sub(1) as *mut _, |symbol| {
             let name = symbol.name().map_or_else(|| String::from("?"), |name| format!("{name}"));
             let mut line = format!("frame {address:x} {name}");

@@ -1,4 +1,4 @@
-//! A heap with a cache per thread.
+//! A front with a cache per thread.
 
 use super::cache::{self, Bin, Block, Lists, layout_of, tabled_class_of};
 use super::{Depot, depot};
@@ -9,8 +9,7 @@ use crate::units::debug;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Puts a cache per thread in front of a [`Heap`] or any other [`Memory`], so that threads allocate and free small blocks without taking
-/// its lock.
+/// A cache per thread in front of a [`Heap`] or any other [`Memory`], so that threads allocate and free small blocks without its lock.
 ///
 /// ```
 /// use allotment::os::{Cached, Depot};
@@ -34,20 +33,17 @@ use core::ptr::NonNull;
 ///  heap
 /// ```
 ///
-/// Blocks of up to 4 KiB (with alignments up to 8) are divided into 55 classes; other requests go to the heap. Any
-/// thread may free a block, which then stays in that thread's cache. If a thread frees more than it allocates, the
-/// surplus goes through the depot to threads that allocate more than they free, a list at a time and without a
-/// lock. A thread keeps a bounded number of bytes, few of classes that it rarely uses, and none after it has ended.
-/// When a request fails, the caches of its thread and the depot are flushed at once, and the request is tried
-/// again; the other threads give their caches back at their next operation. The heap regards cached blocks as in
-/// use: [`Heap::used`] counts them. A double free of a cached block, by whatever thread, is reported at once (see
-/// [`misuse`](crate::error::misuse)), and a write to its first two words when the block leaves the cache; other invalid frees are detected only
-/// when the blocks go back. In front of a heap of level [`Full`](crate::harden::Full) nothing is cached, so that each free is checked at
-/// once.
+/// Blocks of up to 4 KiB (with alignments up to 8) are divided into 55 classes; other requests go to the heap. Any thread may free a
+/// block, which then stays in that thread's cache. If a thread frees more than it allocates, the surplus goes through the depot to
+/// threads that allocate more than they free, a list at a time and without a lock. A thread keeps a bounded number of bytes, few of
+/// classes that it rarely uses, and none after it has ended. When a request fails, its thread flushes its cache and the depot at once and
+/// tries again; the other threads flush their caches at their next operation. The heap regards cached blocks as in use: [`Heap::used`]
+/// counts them. `Cached` reports a double free of a cached block at once, in any thread (see [`misuse`](crate::error::misuse)), and a
+/// write to its first two words when the block leaves the cache. The heap detects other invalid frees only when the blocks return to it.
+/// In front of a heap of level [`Full`](crate::harden::Full) `Cached` keeps no blocks, so that the heap checks each free at once.
 ///
-/// A thread caches the first four heaps that it uses, the first one fastest, and accesses further ones directly. `Cached` can be the
-/// global allocator wherever thread-local storage needs no allocation, that is, on all targets with native support
-/// for it.
+/// A thread caches the first four heaps that it uses, the first one fastest, and accesses other heaps directly. `Cached` can be the
+/// global allocator wherever thread-local storage needs no allocation, that is, on all targets with native support for it.
 ///
 /// Both operations are O(1), including batches of at most 64 operations of the heap. (Bonwick and Adams, "Magazines
 /// and Vmem", USENIX 2001.)
@@ -64,26 +60,26 @@ impl<M> Clone for Cached<M> {
 impl<M> Copy for Cached<M> {}
 
 impl<M: Memory> Cached<M> {
-    /// Makes caches in front of the heap of `depot`, through which the threads exchange blocks.
+    /// Creates caches in front of the heap of `depot`, through which the threads exchange blocks.
     ///
-    /// The heap may be used directly as well, but a block must be freed through `Cached` if and only if it was
-    /// allocated through it.
+    /// The program may also use the heap directly, but it must free a block through `Cached` if and only if it allocated the block
+    /// through `Cached`.
     pub const fn new(depot: &'static Depot<M>) -> Self {
         Self { depot }
     }
 
-    /// Returns the heap that the caches refill from.
+    /// Returns the heap that refills the caches.
     pub const fn heap(&self) -> &'static M {
         self.depot.heap
     }
 
-    /// Frees everything that the calling thread and the depot keep to the heap. Call it before a thread sleeps
-    /// for long, or to see what is really in use.
+    /// Returns all blocks that the calling thread and the depot keep to the heap. Call it before a thread sleeps for long, or to see what
+    /// is really in use.
     pub fn flush(&self) {
         self.depot.flush();
     }
 
-    /// Returns the class of a request, if blocks for it are cached.
+    /// Returns the class of a request, if `Cached` keeps blocks for it.
     #[inline(always)]
     fn class_of(&self, layout: Layout) -> Option<usize> {
         // Blocks of the heap are aligned to 8 bytes, whatever their class.
@@ -93,8 +89,8 @@ impl<M: Memory> Cached<M> {
         tabled_class_of(layout.size(), layout.align())
     }
 
-    /// Returns the calling thread's bin of a class, if the fast path applies: the lists are those of this heap, they may be used, and
-    /// memory has not run out since they last were.
+    /// Returns the calling thread's bin of a class, if the fast path applies: the thread's first lists are for this heap, and memory has
+    /// not run out since their last use.
     #[inline(always)]
     fn bin(&self, class: usize) -> Option<*mut Bin> {
         let lists = depot::lists();
@@ -102,10 +98,10 @@ impl<M: Memory> Cached<M> {
         unsafe { ((*lists).token == self.depot.token()).then(|| Lists::bin(lists, class)) }
     }
 
-    /// Allocates a block of a class.
+    /// Allocates a block of a class by the fast path.
     #[inline(always)]
     fn allocate_class(&self, class: usize) -> Option<NonNull<u8>> {
-        // SAFETY: the bin is this thread's.
+        // SAFETY: the bin belongs to this thread.
         self.bin(class).and_then(|bin| unsafe { Bin::allocate::<false>(bin) })
     }
 
@@ -115,14 +111,14 @@ impl<M: Memory> Cached<M> {
         request().map_or_else(|| refused(self.heap(), layout_of(class), request), NonNull::as_ptr)
     }
 
-    /// Allocates a block that has no class. It is not inlined, so that the fast path saves no registers.
+    /// Allocates a block that has no class. Not inlined, so that the fast path saves no registers.
     #[inline(never)]
     fn allocate_uncached(&self, layout: Layout) -> *mut u8 {
         let request = || self.heap_block(layout);
         self.with_reclaim(request).map_or_else(|| refused(self.heap(), layout, request), NonNull::as_ptr)
     }
 
-    /// Allocates a block of the heap itself.
+    /// Allocates a block directly from the heap.
     fn heap_block(&self, layout: Layout) -> Option<NonNull<u8>> {
         // SAFETY: the block has the layout's size.
         self.heap().allocate(layout).inspect(|&block| unsafe { Block::clear_left_over(block, layout.size()) })
@@ -132,14 +128,14 @@ impl<M: Memory> Cached<M> {
     ///
     /// # Safety
     ///
-    /// It must be a live block of the heap for `layout`, and must not be used afterwards.
+    /// The block must be a live block of the heap for `layout`, and must not be used afterwards.
     #[inline(never)]
     unsafe fn deallocate_uncached(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's contract.
         unsafe { self.heap().deallocate(block, layout) }
     }
 
-    /// Makes a request, and once more after giving the caches back if it failed.
+    /// Makes a request, and repeats it after flushing the caches if it fails.
     fn with_reclaim(&self, mut request: impl FnMut() -> Option<NonNull<u8>>) -> Option<NonNull<u8>> {
         request().or_else(|| {
             self.depot.reclaim();
@@ -148,8 +144,8 @@ impl<M: Memory> Cached<M> {
     }
 }
 
-// SAFETY: blocks come from the heap, which fulfils the contract, and are allocated once until they are freed.
-// Blocks of a class have the length of the class, and so have the layouts passed to the heap.
+// SAFETY: blocks come from the heap, which fulfils the contract, and no block is allocated twice before it is freed. Blocks of a class
+// have the class's length, as do the layouts passed to the heap.
 unsafe impl<M: Memory> Memory for Cached<M> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         match self.class_of(layout) {
@@ -163,14 +159,14 @@ unsafe impl<M: Memory> Memory for Cached<M> {
             return self.with_reclaim(|| self.heap().allocate_zeroed(layout));
         }
         let block = self.allocate(layout)?;
-        // SAFETY: the block has the bytes asked for.
+        // SAFETY: the block has the requested bytes.
         unsafe { block.write_bytes(0, layout.size()) };
         Some(block)
     }
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller passes a live block. It has the layout of its class, if it has one.
+        // SAFETY: the caller passes a live block. If it has a class, it has the layout of the class.
         unsafe {
             let Some(class) = self.class_of(layout) else { return self.deallocate_uncached(block, layout) };
             if !self.bin(class).is_some_and(|bin| Bin::free(bin, block)) {
@@ -179,7 +175,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         }
     }
 
-    /// Checks a block as the heap does, for which a cached one is live.
+    /// Checks a block as the heap does. The heap regards a cached block as live.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.heap().check(block, self.class_of(layout).map_or(layout, layout_of))
     }
@@ -187,7 +183,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     /// Checks a block as the heap does, and whether it is marked as cached.
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let class = self.class_of(layout);
-        // SAFETY: the caller's contract; the heap finds that a block of the class can begin there.
+        // SAFETY: the caller's contract; the heap has found that a block of the class can begin there.
         let is_free = unsafe {
             self.heap().check_owned(block, class.map_or(layout, layout_of))?;
             class.is_some() && Block::is_free(block.cast().as_ptr())
@@ -205,8 +201,8 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     }
 
     unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
-        // SAFETY: the caller passes a live block of layout `old`. A block with a class never becomes one without in place, or the
-        // reverse. Both blocks of the copy are live.
+        // SAFETY: the caller passes a live block of layout `old`. A block never gains or loses its class in place. Both blocks of the
+        // copy are live.
         unsafe {
             if self.class_of(old).is_some() && Block::is_free(block.cast().as_ptr()) {
                 invalid_free(FreeError::AlreadyFree, block.addr().get());
@@ -255,7 +251,7 @@ mod tests {
     static DEPOT: Depot = Depot::new(&HEAP, 64 << 10);
     static CACHED: Cached = Cached::new(&DEPOT);
 
-    /// Once a thread has lists, blocks come and go on the fast path; not after memory has run out, and not through another heap's depot.
+    /// Once a thread has lists, it uses the fast path, except after memory has run out or through another heap's depot.
     #[test]
     fn the_fast_path_needs_current_lists() {
         static OTHER: Depot = Depot::new(&HEAP, 64 << 10);
@@ -265,7 +261,7 @@ mod tests {
             assert!(CACHED.bin(class).is_none());
             let blocks = [(); 2].map(|()| CACHED.allocate(layout).unwrap());
             assert!(Cached::new(&OTHER).bin(class).is_none());
-            // SAFETY: allocated above, and freed once; the bin is this thread's.
+            // SAFETY: allocated above, and freed once; the bin belongs to this thread.
             unsafe {
                 let bin = CACHED.bin(class).unwrap();
                 assert!(blocks.iter().all(|&block| Bin::free(bin, block)));
@@ -278,7 +274,7 @@ mod tests {
                 assert!(CACHED.bin(class).is_none());
                 blocks.iter().for_each(|&block| CACHED.deallocate(block, layout));
                 assert!(CACHED.bin(class).is_some());
-                // A second heap has lists as well, but the fast path stays with the first.
+                // A second heap also has lists, but the fast path stays with the first heap.
                 let other = Cached::new(&OTHER);
                 let block = other.allocate(layout).unwrap();
                 assert!(CACHED.bin(class).is_some() && other.bin(class).is_none());

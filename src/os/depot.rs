@@ -1,4 +1,4 @@
-//! The depot: what stands between the caches of threads and a heap.
+//! The depot, which stands between the threads' caches and a heap.
 
 use super::cache::{
     self, Block, Chain, Lists, NONE, Place, SIZES, Source, TABLED_CLASSES as CLASSES, layout_of,
@@ -12,28 +12,29 @@ use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most blocks that a list holds.
+/// Maximum number of blocks in a list.
 const MOST: usize = 64;
 
 /// The depot in which the threads of a [`Cached`](super::Cached) heap exchange free blocks: up to 4 full lists per class, without a lock.
 #[repr(C, align(64))]
 pub struct Depot<M: 'static = Heap> {
-    /// Token that a thread's lists must carry to be used. Every operation reads it, and nothing else on its cache line is written.
+    /// Token that a thread's lists must carry for the fast path. Every operation reads it, so the rest of its cache line is never
+    /// written.
     token: AtomicUsize,
-    /// The most blocks of a list of each class.
+    /// Maximum number of blocks in a list, for each class.
     capacities: [u8; CLASSES],
     racks: [Rack<Block>; CLASSES],
     pub(super) heap: &'static M,
 }
 
 impl<M> Depot<M> {
-    /// Makes a depot for `heap`. Each thread keeps at most `bytes` bytes of its memory, and the depot itself at most twice as much.
+    /// Creates a depot for `heap`. Each thread keeps at most `bytes` bytes of its memory, and the depot itself at most twice as much.
     pub const fn new(heap: &'static M, bytes: usize) -> Self {
         let racks = [const { Rack::new() }; CLASSES];
         Self { token: AtomicUsize::new(0), capacities: capacities(bytes), racks, heap }
     }
 
-    /// Returns the token of a thread's lists that may be used; 0 at first.
+    /// Returns the token that a thread's lists must carry for the fast path; 0 at first.
     #[inline(always)]
     pub(super) fn token(&self) -> usize {
         self.token.load(Ordering::Relaxed)
@@ -65,19 +66,19 @@ impl<M: Memory> Depot<M> {
     }
 }
 
-/// How many heaps a thread caches: the first ones that it uses.
+/// Number of heaps that a thread caches: the first ones that it uses.
 const HEAPS: usize = 4;
 
 thread_local! {
-    // It has no destructor, so that accessing it needs no check and no allocation, and is always possible. The lists lie elsewhere: a library
-    // that also has the growing heap's pointer could not be loaded with more than the static storage that the loader keeps free.
+    // It has no destructor, so accessing it needs no check and no allocation, and is always possible. Only a pointer lies here: with the
+    // lists themselves and the growing heap's pointer, a library would exceed the static storage that the loader reserves.
     static FIRST: Cell<*mut Lists> = const { Cell::new(NONE) };
 }
 
-/// The lists of a thread, for all heaps.
+/// The place of a thread's lists for all heaps with caches.
 pub(super) static PLACE: Place = Place::new(lists, |lists| FIRST.set(lists), || cache::end(&PLACE), HEAPS);
 
-/// Returns the lists of the heap that the calling thread has used first.
+/// Returns the lists for the first heap that the calling thread has used.
 #[inline(always)]
 pub(super) fn lists() -> *mut Lists {
     FIRST.get()
@@ -104,7 +105,7 @@ impl<M: Memory> Source for Depot<M> {
     }
 
     fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError> {
-        // Only what needs no lock: the heap checks the block when it is freed there.
+        // Check only what needs no lock: the heap checks the block when it returns there.
         if block.addr().get() % layout_of(class).align() == 0 { Ok(()) } else { Err(FreeError::Misaligned) }
     }
 
@@ -133,14 +134,13 @@ impl<M: Memory> Source for Depot<M> {
     }
 }
 
-/// Computes how many blocks a list of each class may hold so that two full ones of each take at most `bytes` bytes.
+/// Computes how many blocks a list of each class may hold so that two full lists of each class take at most `bytes` bytes.
 ///
-/// The capacities are inversely proportional to the square root of the block size. If a class misses its cache in
-/// inverse proportion to its capacity, and all classes are used equally, this division minimises the total number
-/// of misses.
+/// The capacities are inversely proportional to the square root of the block size. If a class misses its cache in inverse proportion to
+/// its capacity, and programs use all classes equally, this minimises the total number of misses.
 const fn capacities(bytes: usize) -> [u8; CLASSES] {
     const fn capacity(scale: usize, class: usize) -> usize {
-        // 64 times the root, to keep its fraction.
+        // Take 64 times the root, to keep its fraction.
         let capacity = scale / (SIZES[class] as usize * 4096).isqrt();
         if capacity > MOST { MOST } else { capacity }
     }
@@ -196,7 +196,7 @@ mod tests {
             let total: usize =
                 capacities.iter().zip(sizes()).map(|(&n, size)| 2 * usize::from(n) * size).sum();
             assert!(total <= bytes);
-            // The rest would not do for one more block of every class.
+            // The remaining bytes are too few for one more block of every class.
             let full = capacities.iter().all(|&n| usize::from(n) == MOST);
             assert!(full || total + 2 * sizes().sum::<usize>() > bytes, "{total} of {bytes}");
             assert!(capacities.is_sorted_by(|a, b| a >= b));

@@ -5,11 +5,11 @@ use crate::lock::{ForkLock, Forkable, Futex, Lock};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// The most locks that programs can have held at a fork. [`Growing`](super::Growing) has ten more.
+/// Maximum number of a program's locks to hold at a fork. [`Growing`](super::Growing) has room for ten more.
 const MOST: usize = 64;
 const ALL: usize = MOST + 10;
 
-/// The locks that are held while the process is copied, without gaps.
+/// The locks to hold during a fork.
 struct Held {
     lock: Futex,
     locks: UnsafeCell<[Option<ForkLock>; ALL]>,
@@ -17,7 +17,7 @@ struct Held {
     registered: AtomicBool,
 }
 
-// SAFETY: the list is only accessed under the lock, which a fork holds from `before` on. What is in it lives forever.
+// SAFETY: the list is only accessed under the lock, which a fork holds from `before` on. The locks in it live forever.
 unsafe impl Sync for Held {}
 
 static HELD: Held =
@@ -27,13 +27,13 @@ static HELD: Held =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForkError {
-    /// The fork handlers already hold as many locks as they can.
+    /// The list of locks to hold is full.
     #[error("{max} locks are held at a fork already")]
     TooManyLocks {
-        /// The most locks that can be held.
+        /// Maximum number of locks.
         max: usize,
     },
-    /// The memory, or its inner one, has a lock that cannot be held at a fork.
+    /// The memory, or the memory inside it, has a lock that cannot be held at a fork.
     #[error(
         "a lock of this memory cannot be held at a fork: give each heap and front the lock `Futex` or `Spin`"
     )]
@@ -43,20 +43,20 @@ pub enum ForkError {
     OutOfMemory,
 }
 
-/// Makes a [`Memory`](crate::Memory) usable in the child after a `fork`, even if another thread was using it at that moment.
+/// Keeps a [`Memory`](crate::Memory) usable in the child after a `fork`, even if another thread was using it at that moment.
 ///
-/// A child has only the thread that called `fork`. If another thread held a lock, the child finds the lock taken for good, and its first
+/// A child has only the thread that called `fork`. If another thread held a lock, it stays locked in the child, and the child's first
 /// allocation waits forever. Programs with threads that fork and then allocate in the child should call this once at their start, for
-/// every front with a lock of its own and every heap but [`Growing`](super::Growing), which protects itself. (`std::process::Command`
-/// does not allocate in the child and needs nothing.)
+/// every front with a lock and every heap except [`Growing`](super::Growing), which protects itself. (`std::process::Command` does not
+/// allocate in the child and needs nothing.)
 ///
-/// It registers handlers that hold the locks while the process is copied: those of a [`Heap`](crate::Heap) or
-/// [`TinyHeap`](crate::TinyHeap), of fronts (`Observed` and its observers, `PressureHeap`, `Bounded`, `Timed`, `PlannedHeap`, `Cached`,
-/// `Zones`), of a [`Purgeable`](crate::pressure::Purgeable), and of all that is behind them. The locks must be `Futex`, the default, or `Spin`.
+/// It registers handlers that hold these locks during the fork: those of a [`Heap`](crate::Heap) or [`TinyHeap`](crate::TinyHeap), of
+/// fronts (`Observed` and its observers, `PressureHeap`, `Bounded`, `Timed`, `PlannedHeap`, `Cached`, `Zones`), of a
+/// [`Purgeable`](crate::pressure::Purgeable), and of the memory behind them. The locks must be `Futex`, the default, or `Spin`.
 ///
-/// Protecting a memory again changes nothing. Blocks in the caches of other threads stay allocated in the child, and a hook that another
-/// thread was running counts as running there: such a block of a `Purgeable` is not to be had. An observer must not fork. Handlers of the
-/// program's own that allocate must be registered later than these.
+/// Protecting a memory again changes nothing. Blocks in the caches of other threads stay allocated in the child. A hook that another
+/// thread was running counts as running forever in the child, which cannot get that block of a `Purgeable`. An observer must not fork.
+/// The program must register its own handlers, if they allocate, after these.
 ///
 /// ```
 /// use allotment::{Heap, Observed, heap, observe::Profile, os::protect_at_fork};
@@ -70,8 +70,8 @@ pub enum ForkError {
 ///
 /// # Errors
 ///
-/// [`ForkError`] if the memory has another lock, if 64 locks are held already, or if the system has no memory. Of a memory with
-/// several locks some may be held then.
+/// [`ForkError`] if the memory has another lock, if 64 locks are protected already, or if the system has no memory. If the memory has
+/// several locks, some may be protected all the same.
 pub fn protect_at_fork<M: Sync>(memory: &'static M) -> Result<(), ForkError>
 where
     &'static M: Forkable,
@@ -86,21 +86,21 @@ where
     result
 }
 
-/// Protects the heap that grows, by its lock.
+/// Protects a growing heap, by its lock.
 pub(super) fn protect(lock: &'static Futex) {
-    // Without memory for the handlers the program can still do all but fork.
+    // Without memory for the handlers, the program can still do everything but fork safely.
     let _ = register().and_then(|()| lock.at_fork().map_or(Ok(()), |lock| hold(lock, ALL)));
 }
 
 /// Registers the handlers once.
 fn register() -> Result<(), ForkError> {
-    // The call below may allocate, and come back here.
+    // The call below may allocate and come back here.
     if HELD.registered.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
     stay_loaded();
-    // The interpreter Miri does not fork.
-    // SAFETY: the handlers only take and release locks. Where the system does not end them with the library, it stays.
+    // Miri does not fork.
+    // SAFETY: the handlers only acquire and release locks. Where unloading the library would not remove them, the library stays loaded.
     if !cfg!(miri) && unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) } != 0 {
         HELD.registered.store(false, Ordering::Release);
         return Err(ForkError::OutOfMemory);
@@ -108,10 +108,10 @@ fn register() -> Result<(), ForkError> {
     Ok(())
 }
 
-/// Adds a lock to those that are held, of which there may be `most`.
+/// Adds a lock to the list, unless that already holds `most` locks.
 fn hold(lock: ForkLock, most: usize) -> Result<(), ForkError> {
     HELD.lock.with(|| {
-        // SAFETY: under the lock.
+        // SAFETY: this runs under the lock.
         let locks = unsafe { &mut *HELD.locks.get() };
         let place = locks.iter().take_while(|place| place.is_some_and(|there| there != lock)).count();
         if place >= most {
@@ -122,18 +122,18 @@ fn hold(lock: ForkLock, most: usize) -> Result<(), ForkError> {
     })
 }
 
-/// Returns the locks, which stay the same while the list's own lock is held.
+/// Returns the locks. The caller must hold the list's lock.
 fn locks() -> impl Iterator<Item = ForkLock> {
     // SAFETY: the handlers below hold the list's lock.
     unsafe { (*HELD.locks.get()).into_iter().flatten() }
 }
 
-/// Takes all locks. It waits for one lock only as long as it has no other one: its holder may be waiting for another lock, as an observer
-/// does when it allocates.
+/// Acquires all locks. It waits for a lock only while it holds no other, because that lock's holder may be waiting for another one, like
+/// an observer that allocates.
 extern "C" fn before() {
     HELD.lock.acquire();
     let mut first = 0;
-    // SAFETY: the locks live forever, and those that are released were taken here.
+    // SAFETY: the locks live forever, and this releases only locks that it acquired.
     unsafe {
         while let Some(lock) = locks().nth(first) {
             lock.take();
@@ -148,7 +148,7 @@ extern "C" fn before() {
     }
 }
 
-/// Takes a lock unless it stays held for longer than any operation takes.
+/// Acquires a lock unless it stays held for longer than any operation takes.
 ///
 /// # Safety
 ///
@@ -173,7 +173,7 @@ extern "C" fn child() {
 }
 
 fn release(in_child: bool) {
-    // SAFETY: this thread has taken all in `before`, and the locks live forever.
+    // SAFETY: this thread has acquired all locks in `before`, and the locks live forever.
     unsafe {
         locks().for_each(|lock| lock.release(in_child));
         if in_child { HELD.lock.reset() } else { HELD.lock.release(()) }
@@ -192,7 +192,7 @@ mod tests {
         assert!(ForkError::UnknownLock.to_string().ends_with("the lock `Futex` or `Spin`"));
     }
 
-    /// A lock counts once, and there is always room for that of the heap that grows.
+    /// A lock counts only once, and there is always room for the lock of the growing heap.
     #[test]
     fn as_many_locks_are_held_as_can_be() {
         static LOCKS: [Futex; MOST + 2] = [const { Futex::INIT }; MOST + 2];

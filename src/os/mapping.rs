@@ -1,4 +1,4 @@
-//! Memory of the system for a heap, a zone or a pool: huge pages, nodes, pages that are there at once, pages that stay.
+//! System memory for a heap, a zone or a pool: huge pages, NUMA nodes, prefaulted pages, locked pages.
 
 use crate::region::Region;
 use std::io;
@@ -6,61 +6,61 @@ use std::io;
 /// The pages that the system uses for a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Huge {
-    /// The kernel is asked for transparent huge pages (`MADV_HUGEPAGE`): it uses them where it has them at once, and
-    /// joins others later.
+    /// Asks the kernel for transparent huge pages (`MADV_HUGEPAGE`): it uses them at once where it has them, and joins ordinary pages
+    /// later.
     Advise,
     /// Asks the kernel for ordinary pages (`MADV_NOHUGEPAGE`), even where huge ones are its default.
     Never,
-    /// Pages of this size in bytes, a power of two, from the table that the machine's owner has filled (`hugetlbfs`,
+    /// Uses pages of this size in bytes, a power of two, from the table that the administrator has filled (`hugetlbfs`,
     /// `vm.nr_hugepages`).
     Table(usize),
 }
 
-/// Why the system does not give memory as a [`Mapping`] asks for.
+/// Why the system does not provide the memory that a [`Mapping`] requests.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// This system cannot do it at all: it is not Linux, or its kernel or processor lacks the part.
+    /// This system cannot do it at all: it is not Linux, or its kernel or processor lacks the feature.
     #[error("this system cannot map memory in this way")]
     Unsupported,
-    /// The size is zero or too large, or the size of a page is no power of two.
+    /// The size is zero or too large, or the page size is no power of two.
     #[error("a mapping cannot have this size, or pages of this size")]
     Size,
-    /// There are no addresses or no memory left: ask for less, or raise the limit of addresses (`ulimit -v`).
+    /// There are no addresses or no memory left: request less, or raise the address limit (`ulimit -v`).
     #[error("the system has no addresses or memory left: {0}")]
     Memory(#[source] io::Error),
-    /// The machine's table has not enough free pages of this size, or none of this size at all: raise `vm.nr_hugepages`.
+    /// The machine's table has too few free pages of this size, or none at all: raise `vm.nr_hugepages`.
     #[error("the table of huge pages has not enough of this size: {0}")]
     Table(#[source] io::Error),
     /// A node does not exist, or the process may not use it.
     #[error("the memory cannot be on these nodes: {0}")]
     Node(#[source] io::Error),
-    /// The pages cannot be provided now: memory has run out on these nodes, or in the process's control group.
+    /// The system cannot provide the pages now: memory has run out on these nodes, or in the process's control group.
     #[error("the pages cannot be provided now: {0}")]
     Populate(#[source] io::Error),
-    /// The process may not lock so much: raise its limit (`ulimit -l`, `RLIMIT_MEMLOCK`).
+    /// The process may not lock that much memory: raise its limit (`ulimit -l`, `RLIMIT_MEMLOCK`).
     #[error("the process may not lock so much memory: {0}")]
     Lock(#[source] io::Error),
 }
 
-/// The nodes that memory lies on.
+/// The choice of nodes for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
-    /// On whatever nodes the kernel chooses.
+    /// Any nodes that the kernel chooses.
     Any,
-    /// On these nodes only.
+    /// These nodes only.
     Bind,
-    /// On these nodes in turn, page by page.
+    /// These nodes in turn, page by page.
     Interleave,
 }
 
-/// The most nodes of a machine.
+/// Maximum number of nodes in a machine.
 const NODES: usize = 1024;
 
 /// A set of nodes, one bit each, in the words that the kernel reads.
 type Nodes = [usize; NODES / usize::BITS as usize];
 
-/// Builds a region from memory of the system, which any heap, zone or pool can have.
+/// A builder for a region of system memory, for any heap, zone or pool.
 ///
 /// ```
 /// use allotment::os::{Huge, Mapping};
@@ -73,9 +73,9 @@ type Nodes = [usize; NODES / usize::BITS as usize];
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The memory is zero, private to the process, and stays until [`Mapping::unmap`]. If the kernel refuses a wish, the error names it, and
-/// nothing stays mapped. All wishes are kept before the first page is there, so that `populate` and `lock` bring pages of the right kind,
-/// on the right node.
+/// The memory is zero, private to the process, and stays until [`Mapping::unmap`]. If the kernel refuses an option, the error names it,
+/// and nothing stays mapped. All other options take effect before the first page is present, so that `populate` and `lock` provide pages
+/// of the right kind, on the right node.
 ///
 /// Linux. Elsewhere [`Mapping::map`] returns [`MapError::Unsupported`].
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ pub struct Mapping {
     huge: Option<Huge>,
     policy: Policy,
     nodes: Nodes,
-    /// Whether a node was asked for that no machine has.
+    /// Whether the list of nodes is empty or has a number that no machine has.
     no_node: bool,
     populate: bool,
     lock: bool,
@@ -93,7 +93,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Asks for `size` bytes, which are rounded up to whole pages.
+    /// Requests `size` bytes, rounded up to whole pages.
     pub const fn new(size: usize) -> Self {
         Self {
             size,
@@ -107,19 +107,19 @@ impl Mapping {
         }
     }
 
-    /// Asks for huge pages, or for none. Without it the machine's setting counts. With [`Huge::Advise`] a mapping of
-    /// 2 MiB and more starts at a multiple of 2 MiB.
+    /// Requests huge pages, or none. The default is the machine's setting. With [`Huge::Advise`], a mapping of 2 MiB or more starts at a
+    /// multiple of 2 MiB.
     pub const fn huge(mut self, huge: Huge) -> Self {
         self.huge = Some(huge);
         self
     }
 
-    /// Asks for memory of one node only, by the kernel's number (`/sys/devices/system/node`). It replaces the wish for other nodes.
+    /// Requests memory of one node only, by the kernel's number (`/sys/devices/system/node`). Replaces an earlier choice of nodes.
     pub fn node(self, node: u32) -> Self {
         self.on(Policy::Bind, &[node])
     }
 
-    /// Asks for memory of several nodes in turn, page by page. It replaces the wish for other nodes.
+    /// Requests memory of several nodes in turn, page by page. Replaces an earlier choice of nodes.
     pub fn interleave(self, nodes: &[u32]) -> Self {
         self.on(Policy::Interleave, nodes)
     }
@@ -135,20 +135,21 @@ impl Mapping {
         self
     }
 
-    /// Asks for all pages at once, so that no access to them is a page fault later.
+    /// Requests all pages at once, so that later accesses cause no page faults.
     pub const fn populate(mut self) -> Self {
         self.populate = true;
         self
     }
 
-    /// Asks that the pages stay in memory and are never swapped out (`mlock`). They are there at once, too.
+    /// Requests pages that stay in memory and are never swapped out (`mlock`). They are also present at once.
     pub const fn lock(mut self) -> Self {
         self.lock = true;
         self
     }
 
-    /// Asks for memory with tags, for [`Tagged`](super::Tagged), of a kernel and processor of Arm that know them. The access of this thread, and of those that it
-    /// starts later, is checked from then on; earlier threads ask for a mapping of their own, or must not use the blocks.
+    /// Requests tagged memory for [`Tagged`](super::Tagged), from an Arm processor and a kernel that support tags. From then on, the
+    /// processor checks the accesses of this thread and of the threads that it starts later. Earlier threads must request a tagged
+    /// mapping too, or must not use the blocks.
     pub const fn tagged(mut self) -> Self {
         self.tagged = true;
         self
@@ -170,11 +171,11 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`MapError::Memory`] if the system refuses: it has no room to note that a part of its memory is gone.
+    /// [`MapError::Memory`] if the system refuses, because it has no room to record the hole in its mappings.
     ///
     /// # Safety
     ///
-    /// The region must be as [`Mapping::map`] returned it, and nothing may use it any more.
+    /// The region must be unchanged since [`Mapping::map`] returned it, and nothing may use it any more.
     pub unsafe fn unmap(region: Region) -> Result<(), MapError> {
         #[cfg(all(target_os = "linux", not(miri)))]
         // SAFETY: the caller's contract.
@@ -192,7 +193,7 @@ impl Mapping {
 pub(super) fn current_node() -> Option<u32> {
     let mut node = 0_u32;
     let (processor, cache) = (core::ptr::null_mut::<u32>(), core::ptr::null_mut::<u8>());
-    // SAFETY: the place is valid for a write; the kernel writes to no other.
+    // SAFETY: the place is valid for a write, and the kernel writes nowhere else.
     let result = unsafe { libc::syscall(libc::SYS_getcpu, processor, &raw mut node, cache) };
     (result == 0).then_some(node)
 }
@@ -211,7 +212,7 @@ pub(super) unsafe fn advise(region: Region, huge: Huge) -> Result<(), MapError> 
             Huge::Never => rustix::mm::Advice::LinuxNoHugepage,
             Huge::Table(_) => return Err(MapError::Unsupported),
         };
-        // SAFETY: the caller's contract. A kernel without such pages does not know the advice.
+        // SAFETY: the caller's contract. A kernel without such pages rejects the advice.
         if unsafe { rustix::mm::madvise(region.start.as_ptr().cast(), region.size, advice) }.is_ok() {
             return Ok(());
         }
@@ -230,15 +231,15 @@ mod linux {
     use rustix::mm::{self, Advice, MapFlags, ProtFlags};
     use std::io;
 
-    /// The size of the transparent huge pages of nearly all machines.
+    /// Bytes of a transparent huge page on nearly all machines.
     const TRANSPARENT: usize = 2 << 20;
 
-    /// Unmaps a new mapping unless all wishes were kept.
+    /// A guard that unmaps a new mapping unless all options take effect.
     struct Guard(Region);
 
     impl Drop for Guard {
         fn drop(&mut self) {
-            // SAFETY: the mapping is ours, and nothing uses it.
+            // SAFETY: the mapping is new, and nothing else uses it.
             let _ = unsafe { unmap(self.0) };
         }
     }
@@ -248,7 +249,7 @@ mod linux {
         usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(64 * 1024)
     }
 
-    /// Makes the error of a wish that the kernel has refused.
+    /// Creates the error for an option that the kernel refused.
     fn refused(error: fn(io::Error) -> MapError) -> impl Fn(Errno) -> MapError {
         move |cause| if cause == Errno::NOSYS { MapError::Unsupported } else { error(cause.into()) }
     }
@@ -268,14 +269,14 @@ mod linux {
             Some(Huge::Advise) if size >= TRANSPARENT => TRANSPARENT,
             _ => unit,
         };
-        // Mappings begin at pages of their own kind.
+        // A mapping is aligned to its own page size.
         let long = size.checked_add(align - unit).ok_or(MapError::Size)?;
         let (mut access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | flags);
         if wish.tagged {
             if !tagged::begin() {
                 return Err(MapError::Unsupported);
             }
-            // PROT_MTE, which rustix has for one processor.
+            // PROT_MTE, which rustix defines for one processor only.
             access |= ProtFlags::from_bits_retain(0x20);
         }
         // SAFETY: a new mapping.
@@ -295,11 +296,11 @@ mod linux {
         Ok(region)
     }
 
-    /// Applies the wishes that follow the mapping, in an order in which the first pages already get them.
+    /// Applies the options that follow the mapping, in an order that lets them affect even the first pages.
     fn keep(wish: &Mapping, region: Region) -> Result<(), MapError> {
         let (start, size) = (region.start.as_ptr().cast(), region.size);
         if let Some(huge @ (Huge::Advise | Huge::Never)) = wish.huge {
-            // SAFETY: the memory is a new mapping of ours.
+            // SAFETY: the memory is a new mapping of this call.
             unsafe { super::advise(region, huge)? };
         }
         if wish.policy != Policy::Any {
@@ -307,8 +308,8 @@ mod linux {
                 return Err(MapError::Node(Errno::INVAL.into()));
             }
             let mode = if wish.policy == Policy::Bind { libc::MPOL_BIND } else { libc::MPOL_INTERLEAVE };
-            // The kernel reads one bit fewer than the number that it gets.
-            // SAFETY: the memory is a new mapping of ours; the nodes are as many bits.
+            // The kernel reads one bit fewer than the number it gets.
+            // SAFETY: the memory is a new mapping of this call; the set of nodes has that many bits.
             let result = unsafe {
                 libc::syscall(libc::SYS_mbind, start, size, mode, wish.nodes.as_ptr(), NODES + 1, 0)
             };
@@ -327,7 +328,7 @@ mod linux {
         Ok(())
     }
 
-    /// Has the kernel provide all pages of memory. A kernel before Linux 5.14 does so at a write to each.
+    /// Makes the kernel provide all pages of memory. Before Linux 5.14 this takes a write to each page.
     fn populate(start: NonNull<u8>, size: usize) -> Result<(), Errno> {
         // SAFETY: the mapping is new.
         match unsafe { mm::madvise(start.as_ptr().cast(), size, Advice::LinuxPopulateWrite) } {

@@ -1,10 +1,10 @@
-//! Features that need the operating system (feature `std`): per-thread caches in front of a heap, a heap that
-//! grows and shrinks, and readings of the system's memory pressure.
+//! Features that need the operating system (feature `std`): per-thread caches in front of a heap, a heap that grows and shrinks, and
+//! readings of the system's memory pressure.
 //!
-//! # The way of a request
+//! # The path of a request
 //!
-//! [`Growing`] is the heap of the whole process, in memory of the system. [`Cached`] is a front for any other heap. Both keep the free blocks of
-//! a thread in the same lists, by the same table of size classes (`small/classes.rs`), and with the same mark against double frees and
+//! [`Growing`] is the heap of the whole process, in memory of the system. [`Cached`] is a front for any other heap. Both keep a thread's
+//! free blocks in the same lists, with the same table of size classes (`small/classes.rs`) and the same mark against double frees and
 //! damaged links (`small/block.rs`):
 //!
 //! ```text
@@ -18,16 +18,17 @@
 //!                      depot.rs: a list that another thread freed, or a batch of the heap, which takes its lock once
 //! ```
 //!
-//! `dealloc` goes the same way with `Bin::free`, `free_slow` and `Source::free_list`. A fast path is at most five calls deep, all inlined
-//! (`alloc`, `allocate_raw` or `allocate_class`, `bin`, `get` or `lists`, `Bin::allocate`); a slow path at most nine before a page is
-//! searched (`alloc`, `allocate_raw`, `allocate_slow` twice, `Source::allocate`, `insist`, `Shared::with`, the lock, `Pages::allocate`)
-//! or the heap is called.
+//! `dealloc` takes the same path with `Bin::free`, `free_slow` and `Source::free_list`. A fast path is at most five calls deep, all
+//! inlined (`alloc`, `allocate_raw` or `allocate_class`, `bin`, `get` or `lists`, `Bin::allocate`); a slow path at most nine before it
+//! searches a page (`alloc`, `allocate_raw`, `allocate_slow` twice, `Source::allocate`, `insist`, `Shared::with`, the lock,
+//! `Pages::allocate`) or calls the heap.
 //!
 //! Requests without a class go to the spans (`growing/large.rs`) or straight to the heap behind `Cached`. When a thread ends,
-//! `cache/at_end.rs` has it free its lists. `SharedHeap` (Linux) is a heap in memory that several processes share.
+//! `cache/at_end.rs` frees its lists. `SharedHeap` (Linux) is a heap in memory that several processes share.
 //!
-//! A shared library that uses `Cached`, `Growing` or `Guarded` stays loaded after `dlclose`: each thread that used it calls it once more when it
-//! ends, and so do faults. (Linux, Android, FreeBSD and systems of Apple. musl unloads nothing; on other Unix systems do not close such a library.)
+//! A shared library that uses `Cached`, `Growing` or `Guarded` stays loaded after `dlclose`: each thread that used it calls it once more
+//! when it ends, and so do faults. (Linux, Android, FreeBSD and Apple systems. musl unloads nothing; on other Unix systems do not close
+//! such a library.)
 
 mod cache;
 mod cached;

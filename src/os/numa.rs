@@ -1,7 +1,7 @@
-//! Nodes of the machine (NUMA): processors with memory that is near to them, on Linux and Android.
+//! The machine's NUMA nodes: processors with the memory near them, on Linux and Android.
 //!
-//! [`Mapping::node`](super::Mapping::node) has memory of one node, and [`Zones::nearest`](crate::front::zones::Zones::nearest) prefers that of the
-//! calling thread:
+//! [`Mapping::node`](super::Mapping::node) requests memory of one node, and [`Zones::nearest`](crate::front::zones::Zones::nearest)
+//! prefers the calling thread's node:
 //!
 //! ```
 //! use allotment::os::{Mapping, numa};
@@ -31,32 +31,32 @@ use super::pressure::{contents, figure, malformed};
 use std::io;
 use std::path::Path;
 
-/// A node.
+/// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Node {
-    /// The kernel's number.
+    /// The kernel's number of the node.
     pub number: u32,
-    /// The numbers of its processors, ascending. A node may have none.
+    /// Numbers of the node's processors, ascending. A node may have none.
     pub processors: Vec<u32>,
-    /// Bytes of its memory; 0 if it has none.
+    /// Bytes of the node's memory; 0 if it has none.
     pub memory: u64,
-    /// Bytes of its memory that nothing uses, not even for cached files.
+    /// Bytes of the node's memory that nothing uses, not even cached files.
     pub free: u64,
-    /// The cost of an access from here to each node, in the order of [`nodes`]; 10 within a node.
+    /// Costs of an access from this node to each node, in the order of [`nodes`]; 10 within a node.
     pub distances: Vec<u32>,
 }
 
-/// Reads the nodes of the machine, ascending by number: one on most machines, and none on systems that know no nodes.
+/// Reads the nodes of the machine, ascending by number: one on most machines, and none on systems without nodes.
 ///
 /// # Errors
 ///
-/// That of reading, and [`io::ErrorKind::InvalidData`] if a file is not in the documented form.
+/// The error of reading a file, and [`io::ErrorKind::InvalidData`] if a file is not in the documented form.
 pub fn nodes() -> io::Result<Vec<Node>> {
     nodes_at("/")
 }
 
-/// Reads the nodes from the files below `root`, in place of those in `/sys`.
+/// Reads the nodes from the files under `root` instead of `/`.
 ///
 /// # Errors
 ///
@@ -84,8 +84,8 @@ pub fn nodes_at(root: impl AsRef<Path>) -> io::Result<Vec<Node>> {
     numbers.into_iter().map(node).collect()
 }
 
-/// Returns the number of the node on which the calling thread runs; `None` if the system does not tell. The thread may run elsewhere as soon
-/// as this returns. It takes a call of the system.
+/// Returns the number of the node on which the calling thread runs; `None` if unknown. The thread may run elsewhere as soon as this
+/// returns. Takes one system call.
 pub fn current() -> Option<u32> {
     #[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
     return super::mapping::current_node();
@@ -107,5 +107,5 @@ fn list(file: &Path) -> io::Result<Option<Vec<u32>>> {
     Ok(Some(numbers))
 }
 
-/// The largest number of a processor or node: far more than kernels have.
+/// Largest accepted number of a processor or node, far beyond what kernels support.
 const MOST: u32 = 1 << 20;

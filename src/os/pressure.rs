@@ -34,31 +34,31 @@ pub struct Stall {
     pub avg60: f32,
     /// Percentage of the last five minutes.
     pub avg300: f32,
-    /// Total time since the system was started.
+    /// Total time since the system started.
     pub total: Duration,
 }
 
-/// The most constrained control group of those that contain the process, the whole machine among them. In bytes.
+/// The most constrained of the control groups that contain the process, or the whole machine. In bytes.
 ///
-/// The machine has its memory and the swap on disks and flash. Compressed swap (zram) is not counted: what is swapped there stays in memory.
+/// The machine counts its memory and the swap on disks and flash, but not compressed swap (zram), whose contents stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Limit at which the group is slowed down (`memory.high`) or killed (`memory.max`), whichever is less. Of the
-    /// machine, `MemTotal` of `/proc/meminfo` and the sizes in `/proc/swaps`.
+    /// Limit at which the kernel slows down (`memory.high`) or kills (`memory.max`) the group, whichever is less. For the machine,
+    /// `MemTotal` of `/proc/meminfo` plus the sizes in `/proc/swaps`.
     pub limit: u64,
-    /// Memory that the group uses, without the cached files that would be dropped first (`memory.current` minus
-    /// `inactive_file` of `memory.stat`). Of the machine, all but `MemAvailable` and the free swap.
+    /// Memory that the group uses, without the cached files that the kernel would drop first (`memory.current` minus `inactive_file` of
+    /// `memory.stat`). For the machine, everything but `MemAvailable` and the free swap.
     pub used: u64,
 }
 
-/// A reading of both interfaces at one moment. `None` means that the system does not offer the interface.
+/// A reading of both interfaces. `None` means that the system does not offer the interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// Times in which at least one task waited for memory.
+    /// Time in which at least one task waited for memory.
     pub some: Option<Stall>,
-    /// Times in which all tasks waited for memory that could have run. Zero if the system reports only the other ones.
+    /// Time in which all non-idle tasks waited for memory. Zero if the system reports only [`Reading::some`].
     pub full: Option<Stall>,
-    /// The most constrained control group or the machine, if any group has a limit or the machine tells its memory.
+    /// The most constrained control group or the machine, if a group has a limit or the machine reports its memory.
     pub group: Option<Group>,
 }
 
@@ -67,7 +67,7 @@ impl Group {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Returns the percentage of the limit that is left; 0 if it is exceeded.
+    /// Returns the percentage of the limit that is left; 0 if the use exceeds the limit.
     pub fn left(&self) -> f32 {
         if self.limit == 0 {
             return 0.0;
@@ -76,8 +76,8 @@ impl Group {
     }
 }
 
-/// Reads the system's memory pressure, and reports it to a heap. Its fields are the thresholds, in percent, and may be changed: 10 % of the
-/// time for some tasks, 5 % for all; 10 % and 3 % of the limit left.
+/// Reads the system's memory pressure, and reports it to a heap. The fields are thresholds in percent, which the program may change.
+/// Defaults: 10 % of the time for some tasks, 5 % for all tasks; 10 % and 3 % of the limit left.
 #[derive(Clone, Debug)]
 pub struct Watch {
     root: PathBuf,
@@ -93,12 +93,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Makes a watch of this system with the default thresholds.
+    /// Creates a watch of this system with the default thresholds.
     pub fn system() -> Self {
         Self::at("/")
     }
 
-    /// Makes a watch that reads the files below `root`, in place of those in `/proc` and `/sys`.
+    /// Creates a watch that reads the files under `root` instead of `/`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -137,7 +137,7 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// As [`Watch::read`]. The heap keeps the state that was reported last.
+    /// As for [`Watch::read`]. The heap keeps the last reported state.
     pub fn poll<P: Placement, L: Lock, const HOOKS: usize>(
         &mut self,
         heap: &PressureHeap<P, L, HOOKS>,
@@ -151,8 +151,8 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// [`io::Error`] if there is no reading: of kind `Unsupported` if the system reports nothing, of kind `InvalidData` if a file is not in
-    /// the documented form, else the reason why a file cannot be read. The text names the file.
+    /// [`io::Error`] if there is no reading: of kind `Unsupported` if the system reports nothing, of kind `InvalidData` if a file is not
+    /// in the documented form, and otherwise the error of reading a file. The text names the file.
     pub fn read(&self) -> io::Result<Reading> {
         let (some, full) = self.stalls()?.unzip();
         let (group, has_groups) = self.group()?;
@@ -166,12 +166,12 @@ impl Watch {
         Ok(Reading { some, full, group })
     }
 
-    /// Reads how much memory the machine has, with its swap outside memory.
+    /// Reads how much memory and swap the machine has, without swap in memory.
     fn machine(&self) -> io::Result<Option<Group>> {
         let file = self.root.join("proc/meminfo");
         let Some(text) = contents(&file)? else { return Ok(None) };
         let figure = |name| figure(&file, &text, name);
-        // Kernels before 3.14 do not say what is available.
+        // Kernels before 3.14 do not report the available memory.
         let (Some(total), Some(available)) = (figure("MemTotal:")?, figure("MemAvailable:")?) else {
             return Ok(None);
         };
@@ -208,8 +208,7 @@ impl Watch {
         some.map(|some| Some((some, full))).ok_or_else(|| malformed(&file, &text))
     }
 
-    /// Finds the most constrained group with a limit, from the process's own group up to the top, and whether there
-    /// are groups.
+    /// Finds the most constrained group with a limit, from the process's group up to the top, and whether there are groups.
     fn group(&self) -> io::Result<(Option<Group>, bool)> {
         let file = self.root.join("proc/self/cgroup");
         let Some(text) = contents(&file)? else { return Ok((None, false)) };
@@ -218,13 +217,12 @@ impl Watch {
             return Ok((None, false));
         };
         let mut top = self.root.join("sys/fs/cgroup");
-        // On systems with both versions, the v2 groups are in a folder of their own.
+        // On systems with both versions, the v2 groups have a separate folder.
         if !top.join("cgroup.controllers").exists() && top.join("unified").is_dir() {
             top.push("unified");
         }
         let mut folder = top.clone();
-        // If the group lies outside the part of the tree that a container shows, its name leads upwards; only the
-        // top is visible then.
+        // If the group lies outside the part of the tree that a container shows, its name leads upwards, and only the top is visible.
         for part in Path::new(own).components() {
             match part {
                 Component::Normal(name) => folder.push(name),
@@ -255,7 +253,7 @@ impl Watch {
     }
 }
 
-/// Returns the contents of a file if it exists. A kernel in which the interface is switched off refuses to read it.
+/// Returns the contents of a file, or `None` if it does not exist or the kernel has switched the interface off.
 pub(super) fn contents(file: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
@@ -270,7 +268,7 @@ pub(super) fn contents(file: &Path) -> io::Result<Option<String>> {
 /// Linux's `EOPNOTSUPP`.
 const NOT_SUPPORTED: i32 = 95;
 
-/// Returns the bytes that `text` of a file has behind a name, such as `MemTotal:       24684092 kB`, if it has the name.
+/// Returns the bytes that `text` states after a name, such as `MemTotal:       24684092 kB`, if it has the name.
 pub(super) fn figure(file: &Path, text: &str, name: &str) -> io::Result<Option<u64>> {
     let found = text.lines().find_map(|line| Some((line, line.split_once(name)?.1)));
     let Some((line, rest)) = found else { return Ok(None) };
@@ -294,7 +292,7 @@ fn stall(figures: &str) -> Option<Stall> {
             "avg60" => stall.avg60 = percent()?,
             "avg300" => stall.avg300 = percent()?,
             "total" => stall.total = Duration::from_micros(value.parse().ok()?),
-            // A field that later kernels add.
+            // A field of later kernels.
             _ => continue,
         }
         found += 1;
@@ -302,7 +300,7 @@ fn stall(figures: &str) -> Option<Stall> {
     (found == 4).then_some(stall)
 }
 
-/// Parses a number of units of 1024 bytes. Returns bytes.
+/// Parses a number of KiB, and returns bytes.
 fn kibibytes(number: Option<&str>) -> Option<u64> {
     number?.parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -1,14 +1,14 @@
-//! A few places in which threads leave lists for each other.
+//! A few places where threads leave lists for each other.
 
 #![forbid(unsafe_code)]
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Lists in a rack.
+/// Number of lists in a rack.
 const PLACES: usize = 4;
 
-/// A few places for lists, on a cache line of their own. Any thread may put one in or take one out, and none of them waits.
+/// A few places for lists, on a separate cache line. Any thread may put in or remove a list, without waiting.
 ///
 /// (The depot of Bonwick and Adams, "Magazines and Vmem", USENIX 2001, has a lock.)
 #[repr(align(64))]
@@ -22,8 +22,8 @@ impl<T> Rack<T> {
     /// Puts a list in, and returns whether there was a free place.
     pub(super) fn put(&self, list: *mut T) -> bool {
         self.0.iter().any(|place| {
-            // The load first avoids exclusive access if the place is occupied. `Release`: the thread that takes the list sees its
-            // blocks, and all accesses to them have ended.
+            // The first load avoids exclusive access if the place is occupied. `Release`: the thread that removes the list sees its
+            // blocks, and all earlier accesses to them have ended.
             place.load(Ordering::Relaxed).is_null()
                 && place.compare_exchange(ptr::null_mut(), list, Ordering::Release, Ordering::Relaxed).is_ok()
         })
@@ -35,7 +35,7 @@ impl<T> Rack<T> {
             if place.load(Ordering::Relaxed).is_null() {
                 return None;
             }
-            // A swap cannot confuse a list with another one that was here before (the ABA problem). `Acquire`: see `put`.
+            // A swap cannot confuse a list with an earlier one here (the ABA problem). `Acquire`: see `put`.
             let list = place.swap(ptr::null_mut(), Ordering::Acquire);
             (!list.is_null()).then_some(list)
         })
@@ -46,7 +46,7 @@ impl<T> Rack<T> {
 mod tests {
     use super::*;
 
-    /// Lists come out once each, and there are four places.
+    /// Each list comes out once, and there are four places.
     #[test]
     fn lists_have_their_places() {
         let mut lists = [0_u8; PLACES + 1];

@@ -16,27 +16,27 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use table::{Entry, Lists, Table};
 
-/// Bytes of a granule: what blocks are multiples of.
+/// Bytes of a granule, the unit of block sizes.
 const GRANULE: usize = 256;
 
-/// Bytes of a page, to which the parts of the file are aligned, and the largest alignment of blocks.
+/// Bytes of a page: the alignment of the file's parts, and the largest alignment of blocks.
 const PAGE: usize = 4096;
 
-/// The first word of the file: the mark of every version, and the layout of this one.
+/// The first word of the file: the mark of all versions, and the header size of this version.
 const MAGIC: u64 = MARK << 16 | size_of::<Header>() as u64;
 const MARK: u64 = 0x616c_6c6f_746d;
 
-/// Seals by which a file keeps its length for good.
+/// Seals that fix the length of a file forever.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Header of the file. Other processes can write to all of it, so that nothing here is more than a number.
+/// Header of the file. Other processes can write to all of it, so it contains only numbers.
 #[repr(C)]
 struct Header {
     /// [`MAGIC`], once everything else is written.
     magic: AtomicU64,
-    /// The length of the file.
+    /// Length of the file in bytes.
     bytes: AtomicU64,
-    /// For the programs: where they find their first block.
+    /// A word for the programs, to find their first block.
     root: AtomicU64,
     lock: SharedLock,
     lists: Lists,
@@ -45,7 +45,7 @@ struct Header {
 /// Bytes from the start of the file to the entries.
 const ENTRIES: usize = size_of::<Header>().next_multiple_of(PAGE);
 
-/// Offsets of the parts in a file of so many bytes.
+/// The division of a file: number of granules, and offset of the blocks.
 #[derive(Clone, Copy)]
 struct Parts {
     granules: usize,
@@ -53,9 +53,9 @@ struct Parts {
 }
 
 impl Parts {
-    /// Divides a file; `None` if it has no room for a block, or for more than can be numbered or addressed.
+    /// Divides a file of `bytes` bytes; `None` if it has no room for a block, or too many granules to number or bytes to address.
     fn new(bytes: usize) -> Option<Self> {
-        // Both parts start with pages.
+        // Both parts are aligned to pages.
         let granules = bytes.checked_sub(ENTRIES + 2 * PAGE)? / (GRANULE + size_of::<Entry>());
         if granules > table::MOST || bytes > isize::MAX as usize {
             return None;
@@ -67,8 +67,8 @@ impl Parts {
 
 /// A heap in memory that several processes share (Linux).
 ///
-/// A block is named by its offset, a number that means the same in every process; [`SharedHeap::address`] makes an address of it, which
-/// differs from process to process. A block may be allocated by one process and freed by another.
+/// An offset, which means the same in every process, identifies a block; [`SharedHeap::address`] turns it into an address, which differs
+/// from process to process. One process may allocate a block and another may free it.
 ///
 /// ```
 /// use allotment::os::SharedHeap;
@@ -86,23 +86,23 @@ impl Parts {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The file is an anonymous one in memory ([`SharedHeap::create`], [`SharedHeap::create_in`]), sealed so that it keeps its length, or, in
-/// `unsafe` code, any other ([`SharedHeap::in_unsealed`]). Blocks are multiples of 256 bytes; tables for them take another 11 % of the file,
-/// but only what was used of them takes memory.
+/// The file is an anonymous file in memory ([`SharedHeap::create`], [`SharedHeap::create_in`]), sealed so that it keeps its length, or,
+/// in `unsafe` code, any other file ([`SharedHeap::in_unsealed`]). Blocks are multiples of 256 bytes; their tables take another 11 % of
+/// the file, but only the used parts of the tables take memory.
 ///
-/// A process may die at any moment, also with the lock: the next process that takes it makes the lists of free
-/// memory anew from a table in which each allocation and each free takes effect with one store. Blocks of a dead process stay
-/// live until another one frees them ([`SharedHeap::free_all_of`]). A process that is stopped while it holds the lock stops the others until it
-/// goes on or ends.
+/// A process may die at any moment, even while it holds the lock: the next process that acquires the lock rebuilds the lists of free
+/// memory from a table in which each allocation and each free takes effect with one store. Blocks of a dead process stay live until
+/// another process frees them ([`SharedHeap::free_all_of`]). If a process is stopped while it holds the lock, the others wait until it
+/// continues or ends.
 ///
-/// A process that writes beyond its blocks, or anything else to the file, can destroy the contents of the heap and its statistics, but
-/// what it writes is not trusted: no block leaves the file, and no call fails to return, but for one case: a lock word that was forged to
-/// name a live thread of a process with the file mapped keeps others waiting as long as that thread lives. If the system does not show
-/// what the process has mapped, as one of another user, its threads count as gone when they have slept for 10 s, and threads of another
-/// number space (container) after one second. Damaged lists are made anew, and a live block whose length was overwritten is refused as no
-/// block, and stays out of use.
+/// A process that writes beyond its blocks, or anywhere else in the file, can destroy the contents of the heap and its statistics. But
+/// the heap trusts nothing in the file: every block lies within the file, and every call returns, with one exception. A lock word forged
+/// to name a live thread of a process that has mapped the file keeps others waiting as long as that thread lives. If the system does not
+/// show what that process has mapped, for example because it belongs to another user, its threads count as gone once they have slept for
+/// 10 s. Threads of another PID namespace (container) count as gone after one second. The heap rebuilds damaged lists. It refuses a live
+/// block whose length was overwritten, and never reuses its memory.
 ///
-/// Allocation and free are O(1), and take the lock; after a death or damage the next one is O(granules).
+/// Allocation and free are O(1), and acquire the lock; after a death or damage the next operation is O(granules).
 pub struct SharedHeap {
     base: NonNull<u8>,
     bytes: usize,
@@ -110,7 +110,7 @@ pub struct SharedHeap {
     file: OwnedFd,
 }
 
-// SAFETY: shared memory is accessed atomically, and the mapping stays where it is.
+// SAFETY: shared memory is accessed atomically, and the mapping stays in place.
 unsafe impl Send for SharedHeap {}
 // SAFETY: as above.
 unsafe impl Sync for SharedHeap {}
@@ -120,28 +120,28 @@ fn invalid(text: &str) -> io::Error {
 }
 
 impl SharedHeap {
-    /// Creates a heap of `bytes` bytes, tables included, in a new file in memory. No memory is used until it is written to.
+    /// Creates a heap of `bytes` bytes, tables included, in a new file in memory. The file takes no memory until it is written to.
     ///
     /// # Errors
     ///
-    /// Those of the system, and [`io::ErrorKind::InvalidInput`] for a size that has no room for a block, or for more than 1 TiB of them.
+    /// The system's errors, and [`io::ErrorKind::InvalidInput`] for a size without room for a block, or with more than 1 TiB of blocks.
     pub fn create(bytes: usize) -> io::Result<Self> {
         let file = fs::memfd_create("allotment", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         Self::create_in(file, bytes)
     }
 
-    /// Creates a heap of `bytes` bytes in a file of the program's own, whose contents are lost, and seals it. The file must be one of
-    /// `memfd_create` with `MFD_ALLOW_SEALING`; for others there is [`SharedHeap::in_unsealed`].
+    /// Creates a heap of `bytes` bytes in the program's file, which loses its contents, and seals the file. It must come from
+    /// `memfd_create` with `MFD_ALLOW_SEALING`; for other files use [`SharedHeap::in_unsealed`].
     ///
     /// # Errors
     ///
     /// As for [`SharedHeap::create`]; [`io::ErrorKind::InvalidInput`] for a file that cannot be sealed, and
-    /// [`io::ErrorKind::AlreadyExists`] for one that has the mark of a heap.
+    /// [`io::ErrorKind::AlreadyExists`] for a file that has the mark of a heap.
     pub fn create_in(file: impl Into<OwnedFd>, bytes: usize) -> io::Result<Self> {
         let file = File::from(file.into());
         match fs::fcntl_get_seals(&file) {
             Ok(seals) if !seals.contains(SealFlags::SEAL) => {}
-            // Of one that is sealed already, the mark says more.
+            // For a file that is already sealed, report its mark first: that error says more.
             seals => {
                 refuse_mark(&file).and(match seals {
                     Ok(_) => Err(invalid("the file cannot be sealed: others may have sealed it already")),
@@ -158,7 +158,7 @@ impl SharedHeap {
     ///
     /// # Errors
     ///
-    /// Those of the system, and [`io::ErrorKind::InvalidInput`] for a file that holds no such heap, or that is not sealed
+    /// The system's errors, and [`io::ErrorKind::InvalidInput`] for a file that holds no such heap, or that is not sealed
     /// ([`SharedHeap::in_unsealed`] opens it).
     pub fn open(file: impl Into<OwnedFd>) -> io::Result<Self> {
         let file = File::from(file.into());
@@ -170,17 +170,17 @@ impl SharedHeap {
         Self::open_any(file)
     }
 
-    /// Creates (`Some(bytes)`) or opens (`None`) a heap in any file that can be mapped, such as one of `shm_open`, which cannot be sealed. If
-    /// its file system has no memory left for a page that is used for the first time, the system ends the process by a signal.
+    /// Creates (`Some(bytes)`) or opens (`None`) a heap in any file that can be mapped, such as a file of `shm_open`, which cannot be
+    /// sealed. If its file system has no memory for a page on first use, the system ends the process with a signal.
     ///
     /// # Errors
     ///
-    /// As for [`SharedHeap::create`] and [`SharedHeap::open`]; [`io::ErrorKind::AlreadyExists`] for a file in which a heap is to be
-    /// created and that has the mark of one. A program that knows that it is not in use shortens it to 0 bytes first.
+    /// As for [`SharedHeap::create`] and [`SharedHeap::open`]; [`io::ErrorKind::AlreadyExists`] when creating a heap in a file that
+    /// already has the mark of a heap. If the program knows that the file is not in use, it can first shorten it to 0 bytes.
     ///
     /// # Safety
     ///
-    /// As long as the value exists, nothing may make the file shorter.
+    /// While the value exists, nothing may shorten the file.
     pub unsafe fn in_unsealed(file: impl Into<OwnedFd>, bytes: Option<usize>) -> io::Result<Self> {
         let file = File::from(file.into());
         match bytes {
@@ -190,13 +190,13 @@ impl SharedHeap {
     }
 
     fn make(file: File, bytes: usize, seals: bool) -> io::Result<Self> {
-        // Beyond the address space there is no room either.
+        // A size beyond the address space becomes 0, which has no room either.
         let bytes = bytes.checked_next_multiple_of(PAGE).unwrap_or(0);
         let parts = Parts::new(bytes)
             .ok_or_else(|| invalid("the size has no room for a block, or is above 1 TiB"))?;
         refuse_mark(&file)?;
         may_have(bytes)?;
-        // All zeros, whatever it was.
+        // Discard the old contents: the file is all zero now.
         file.set_len(0)?;
         file.set_len(bytes as u64)?;
         if seals {
@@ -218,7 +218,7 @@ impl SharedHeap {
         let parts = Parts::new(bytes).ok_or_else(wrong)?;
         let heap = Self::map(file.into(), bytes, parts)?;
         let header = heap.header();
-        // Everything else is checked when it is used, since it may change at any time.
+        // Everything else may change at any time, so each use checks it.
         let agree = header.magic.load(Ordering::Acquire) == MAGIC
             && header.bytes.load(Ordering::Relaxed) == bytes as u64;
         if agree { Ok(heap) } else { Err(wrong()) }
@@ -233,8 +233,8 @@ impl SharedHeap {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the file is mapped as long as this value, and longer than the header, and no process can make it shorter: it is sealed, or the
-        // creator of this value promised that. Every number is valid for atomics.
+        // SAFETY: the file is mapped while this value exists, it is longer than the header, and no process can shorten it: it is sealed,
+        // or the creator of this value promised that. Every bit pattern is valid for atomics.
         unsafe { self.base.cast().as_ref() }
     }
 
@@ -247,7 +247,7 @@ impl SharedHeap {
         Table { lists: &self.header().lists, entries }
     }
 
-    /// Runs `f` with the lock, after repairing what a dead process has left.
+    /// Runs `f` with the lock, after repairing the state that a dead process left.
     fn with<'s, T>(&'s self, f: impl FnOnce(Table<'s>) -> T) -> T {
         let holder = self.header().lock.acquire(self.file());
         let table = self.table();
@@ -258,7 +258,7 @@ impl SharedHeap {
     }
 
     /// Allocates `bytes` bytes aligned to `align`, and returns the offset of the block, which is not 0; `None` if there is no room or the
-    /// alignment is no power of two up to 4096. O(1).
+    /// alignment is not a power of two up to 4096. O(1).
     pub fn allocate(&self, bytes: usize, align: usize) -> Option<usize> {
         if !align.is_power_of_two() || align > PAGE {
             return None;
@@ -278,7 +278,7 @@ impl SharedHeap {
         if from % GRANULE == 0 { Ok(from / GRANULE) } else { Err(FreeError::Misaligned) }
     }
 
-    /// Frees a block, whichever process has allocated it. O(1).
+    /// Frees a block that any process has allocated. O(1).
     ///
     /// # Errors
     ///
@@ -288,7 +288,7 @@ impl SharedHeap {
         if self.with(|table| table.deallocate(granule)) { Ok(()) } else { Err(FreeError::NotABlock) }
     }
 
-    /// Frees all blocks that a process has allocated, which has ended, and returns their number. O(granules).
+    /// Frees all blocks of a process that has ended, and returns their number. O(granules).
     pub fn free_all_of(&self, process: u32) -> usize {
         self.with(|table| table.deallocate_all_of(process))
     }
@@ -297,42 +297,42 @@ impl SharedHeap {
     ///
     /// # Panics
     ///
-    /// If the offset is beyond the file. [`SharedHeap::size`] tells of a number that another process has written whether a block starts there.
+    /// If the offset is beyond the file. To check an offset from another process, call [`SharedHeap::size`], which says whether a block
+    /// starts there.
     pub fn address(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.bytes, "the offset is beyond the heap");
         self.base.as_ptr().wrapping_add(offset)
     }
 
-    /// Returns the bytes of a live block; `None` if none starts there.
+    /// Returns the bytes of a live block; `None` if none starts at the offset.
     pub fn size(&self, offset: usize) -> Option<usize> {
         let granule = self.granule(offset).ok()?;
         self.with(|table| table.len(granule)).map(|len| len * GRANULE)
     }
 
-    /// Returns the bytes in live blocks, and how often the lists were made anew: since a process died with the lock, or because another one
-    /// had overwritten them.
+    /// Returns the bytes in live blocks, and how often the lists were rebuilt, because a process died with the lock or overwrote them.
     pub fn used(&self) -> (usize, u64) {
         let (used, recoveries) = self.with(Table::used);
         (used * GRANULE, recoveries)
     }
 
-    /// Returns the largest request, in bytes, that is sure to succeed now.
+    /// Returns the largest request, in bytes, that is certain to succeed now.
     pub fn largest_free(&self) -> usize {
         self.with(Table::largest) * GRANULE
     }
 
-    /// Returns the word by which processes find their first block: 0 at first. Any of them may write anything there.
+    /// Returns the word by which processes find their first block: 0 at first. Any process may write anything there.
     pub fn root(&self) -> &AtomicU64 {
         &self.header().root
     }
 
-    /// Returns the file, to hand it to another process.
+    /// Returns the file, to pass it to another process.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-/// Refuses a length that the process may not give to a file (`RLIMIT_FSIZE`): the system would end it by a signal.
+/// Refuses a file length beyond the process's limit (`RLIMIT_FSIZE`), for which the system would end the process with a signal.
 fn may_have(bytes: usize) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the place is valid for a write.
@@ -343,7 +343,7 @@ fn may_have(bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses a file that holds a heap, of any version, which other processes may have mapped.
+/// Refuses a file that holds a heap of any version, which other processes may have mapped.
 fn refuse_mark(file: &File) -> io::Result<()> {
     let mut mark = [0; 8];
     let len = file.read_at(&mut mark, 0)?;
@@ -356,7 +356,7 @@ fn refuse_mark(file: &File) -> io::Result<()> {
 
 impl Drop for SharedHeap {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own. The heap lives on in the file.
+        // SAFETY: the mapping belongs to this value. The heap lives on in the file.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -374,7 +374,7 @@ mod tests {
             let refused = SharedHeap::create(bytes).map(drop).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{bytes}");
         }
-        // Granules beyond these have no numbers.
+        // More granules than this cannot be numbered.
         #[cfg(target_pointer_width = "64")]
         {
             let most = (ENTRIES + 2 * PAGE + table::MOST * (GRANULE + size_of::<Entry>())) / PAGE * PAGE;
@@ -385,7 +385,7 @@ mod tests {
         }
     }
 
-    /// The parts of a file do not overlap, begin with pages, and leave less than some pages over.
+    /// The parts of a file do not overlap, are aligned to pages, and leave only a few pages unused.
     #[test]
     fn parts_fill_their_file() {
         let least = (0..).find(|pages| Parts::new(pages * PAGE).is_some()).unwrap();
@@ -398,7 +398,7 @@ mod tests {
         }
     }
 
-    /// A thread that ends with the lock is like a process that dies with it: the statistics and the free memory are made anew.
+    /// A thread that ends with the lock is like a process that dies with it: the next holder rebuilds the statistics and the free memory.
     #[test]
     fn what_the_dead_leave_is_repaired() {
         let heap = SharedHeap::create(60_000).unwrap();
@@ -414,7 +414,7 @@ mod tests {
                 }
             }
             let (used, _) = heap.used();
-            // Its holder changes what the next one has to make anew.
+            // The holder changes data that the next holder must rebuild.
             let die = || {
                 mem::forget(heap.header().lock.acquire(heap.file()));
                 let words = words(&heap);
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!((heap.used().0, heap.largest_free()), (0, whole));
     }
 
-    /// Every free granule is in one list, once.
+    /// Checks that every free granule is in exactly one list, once.
     fn check_free(heap: &SharedHeap, used: usize) {
         let mut rest = Vec::new();
         while heap.largest_free() > 0 {
@@ -442,7 +442,7 @@ mod tests {
 
     /// Returns the header and the entries, word by word.
     fn words(heap: &SharedHeap) -> &[AtomicU32] {
-        // SAFETY: they are mapped, consist of numbers, and are accessed atomically.
+        // SAFETY: the words are mapped, every bit pattern is valid, and accesses are atomic.
         unsafe { slice::from_raw_parts(heap.base.as_ptr().cast(), heap.parts.data / 4) }
     }
 
@@ -451,12 +451,12 @@ mod tests {
         random.usize(mem::offset_of!(Header, lists) / 4 + 2..size_of::<Header>() / 4)
     }
 
-    /// Returns the bytes of an entry from which on it is not about the live block.
+    /// Returns whether a word belongs to the part of an entry that describes the live block.
     fn is_live_part(word: usize) -> bool {
         word * 4 >= ENTRIES && (word * 4 - ENTRIES) % size_of::<Entry>() < 12
     }
 
-    /// Uses the heap at random. Whatever is in the file, blocks lie in it, and every call returns.
+    /// Uses the heap at random, and checks that blocks lie in the file and every call returns, whatever the file contains.
     fn use_it(heap: &SharedHeap, random: &mut fastrand::Rng, live: &mut Vec<usize>) {
         let (data, end) = (heap.parts.data, heap.parts.data + heap.parts.granules * GRANULE);
         let inside = |block: usize, bytes: usize| block >= data && bytes <= end - block;
@@ -490,7 +490,7 @@ mod tests {
         }
     }
 
-    /// Returns a number as it may be damaged: a bit of it, by one, to one of the same file, or to anything.
+    /// Returns a damaged number: with a bit flipped, off by one, zero, a valid index, or random.
     fn damaged(random: &mut fastrand::Rng, old: u32, granules: usize) -> u32 {
         match random.u32(..6) {
             0 => old ^ 1 << random.u32(..32),
@@ -502,7 +502,7 @@ mod tests {
         }
     }
 
-    /// Each word of the header and the tables, and many at once, hold something else while the heap is used.
+    /// The heap works while other code overwrites single words of the header and the tables, or many at once.
     #[test]
     fn no_word_of_the_file_is_trusted() {
         let mut random = fastrand::Rng::with_seed(23);
@@ -513,12 +513,12 @@ mod tests {
             let word = &words(heap)[word];
             word.store(damaged(random, word.load(Ordering::Relaxed), granules), Ordering::Relaxed);
         };
-        // One after another, over all of them.
+        // Damage all words, one after another.
         for word in (0..count).filter(|&word| word * 4 < size_of::<Header>() || word * 4 >= ENTRIES) {
             damage(&heap, &mut random, word);
             use_it(&heap, &mut random, &mut live);
         }
-        // Many at once, and now and then between two steps of this thread.
+        // Damage many words at once, and now and then all of them.
         for round in 0..150 {
             for _ in 0..random.usize(1..60) {
                 let word = if random.bool() { random.usize(..count) } else { random_list(&mut random) };
@@ -535,7 +535,7 @@ mod tests {
         }
     }
 
-    /// Lists that are damaged cost no memory and give none away: live blocks stay what they are, and the rest is found again.
+    /// Damaged lists lose no memory and allocate none twice: live blocks stay unchanged, and the heap finds all other memory again.
     #[test]
     fn damaged_lists_are_made_anew() {
         let mut random = fastrand::Rng::with_seed(5);
@@ -545,7 +545,7 @@ mod tests {
             .filter(|&word| word * 4 < size_of::<Header>() || word * 4 >= ENTRIES && !is_live_part(word))
             .collect();
         for round in 0..20_000 {
-            // Mostly a word that says something.
+            // Mostly choose a word that is not zero.
             let says = |&word: &usize| words(&heap)[word].load(Ordering::Relaxed) != 0;
             let at = random.usize(..lists.len());
             let at = lists[at..].iter().copied().find(|word| random.u32(..8) == 0 || says(word));
@@ -573,7 +573,7 @@ mod tests {
         check_free(&heap, live.iter().map(|block| block.1).sum());
     }
 
-    /// A live block whose length was overwritten is none, and its memory goes to no other.
+    /// A live block with an overwritten length is no longer a block, and its memory is not reused.
     #[test]
     fn a_block_whose_length_was_overwritten_stays_out_of_use() {
         let heap = SharedHeap::create(100_000).unwrap();
@@ -589,7 +589,7 @@ mod tests {
             check_free(&heap, 9 * GRANULE);
             entry[word].store(right, Ordering::Relaxed);
         }
-        // One that looks like ours, but is longer than the file.
+        // A forged block with a valid check, but longer than the file.
         let granule = (blocks[1] - heap.parts.data) / GRANULE;
         let right = [0, 1].map(|word| entry[word].load(Ordering::Relaxed));
         for len in [heap.parts.granules - granule + 1, u32::MAX as usize] {

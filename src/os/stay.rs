@@ -1,13 +1,12 @@
-//! A shared library that stays in memory once something that outlives it may call it.
+//! Keeps a shared library loaded once something that outlives it may call it.
 //!
-//! The destructor of a key of pthread is called by every thread that ends, also after `dlclose`. The same goes for the callbacks of a
-//! driver and the deleter of a tensor. musl unloads nothing, and what is linked statically cannot be unloaded.
+//! Every ending thread calls the destructor of a pthread key, even after `dlclose`. The same applies to the callbacks of a driver and the
+//! deleter of a tensor. musl unloads nothing, and statically linked code cannot be unloaded.
 
 use core::ffi::c_void;
 use core::ptr;
 
-/// Makes the shared library that this code is part of stay in memory for good, and returns whether it will. The system may allocate
-/// meanwhile.
+/// Keeps the shared library that contains this code loaded forever, and returns whether it will stay. The system may allocate meanwhile.
 pub(crate) fn stay_loaded() -> bool {
     cfg!(any(target_env = "musl", target_feature = "crt-static", miri))
         || imp::keep(stay_loaded as *const c_void)
@@ -19,21 +18,21 @@ mod imp {
     use core::ffi::{c_char, c_int};
     use core::slice;
 
-    /// The part of an object with its tags.
+    /// Type of the segment with an object's tags.
     const DYNAMIC: u32 = 2;
-    /// The tag of flags, and the flag of a library that is never unloaded.
+    /// The tag for flags, and the flag of a library that is never unloaded.
     const FLAGS: usize = 0x6fff_fffb;
     const NO_DELETE: usize = 8;
 
     struct Search {
         here: usize,
-        /// The name of the library with that address; null if it stays in any case.
+        /// Name of the library with that address; null if it stays in any case.
         name: *const c_char,
     }
 
-    /// Looks whether the address is in an object. Returns 1 if it is.
+    /// Returns 1 if the address is in the object, after storing the object's name.
     unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-        // SAFETY: `keep` passes its search. The loader describes an object that is in memory, and tags end with a zero.
+        // SAFETY: `keep` passes its search. The loader describes a loaded object, and tags end with a zero.
         unsafe {
             let (object, search) = (&*object, &mut *search.cast::<Search>());
             let parts = slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
@@ -61,10 +60,11 @@ mod imp {
 
     pub(super) fn keep(here: *const c_void) -> bool {
         let mut search = Search { here: here.addr(), name: ptr::null() };
-        // SAFETY: `look` gets the search. The name is as good as the library, which is in use.
+        // SAFETY: `look` gets the search. The name is valid as long as the library, which is in use.
         unsafe {
             libc::dl_iterate_phdr(Some(look), (&raw mut search).cast());
-            // Not called in a library that is the C program's own heap, and so linked to stay: the loader itself may be allocating.
+            // A library that is the C program's heap has the flag, so it never calls `dlopen` here, where the loader itself may be
+            // allocating.
             search.name.is_null()
                 || !libc::dlopen(search.name, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE)
                     .is_null()
@@ -79,7 +79,7 @@ mod imp {
 
     pub(super) fn keep(here: *const c_void) -> bool {
         let mut object = MaybeUninit::<libc::Dl_info>::uninit();
-        // SAFETY: the loader fills the description of the object that the address is in, which is in use.
+        // SAFETY: the loader fills the description of the object with the address, which is in use.
         unsafe {
             libc::dladdr(here, object.as_mut_ptr()) != 0
                 && !libc::dlopen(
@@ -95,7 +95,7 @@ mod imp {
 mod imp {
     use super::{c_void, ptr};
 
-    /// The module is never unloaded, and is named by an address in it.
+    /// Flags: never unload the module, which an address in it identifies.
     const PIN_FROM_ADDRESS: u32 = 1 | 4;
 
     #[link(name = "kernel32")]

@@ -1,4 +1,4 @@
-//! The front that tags blocks, so that the processor checks every access (Arm's Memory Tagging Extension).
+//! A front that tags blocks, so that the processor checks every access (Arm's Memory Tagging Extension).
 //!
 //! ```text
 //!  memory  block: 5 5 5 | end: 0 | freed: 9 9 (was 8) | end: 0 | block: 2 2 2 2 | end: 0 | never used: 0 0 0 ...
@@ -13,25 +13,25 @@ use core::ops::{Deref, Range};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes with one tag.
+/// Bytes that share a tag.
 const GRANULE: usize = 16;
 
-/// Bytes of the smallest page of systems.
+/// Bytes of the smallest page on any system.
 const PAGE: usize = 4096;
 
-/// The first bit of an address's tag.
+/// Number of the lowest bit of an address's tag.
 const SHIFT: u32 = 56;
 
-/// Whether there is memory that can have tags, and so a processor that knows them.
+/// Whether this program has begun to use tags, which the processor then supports.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Has the processor check each access of this thread, and of those that it starts later. Returns whether it can.
+/// Makes the processor check each access of this thread, and of the threads that it starts later. Returns whether it can.
 #[cfg(not(miri))]
 pub(super) fn begin() -> bool {
     const PR_SET_TAGGED_ADDR_CTRL: libc::c_int = 55;
     /// Tagged addresses in system calls, faults at once, and all tags but 0.
     const CHECKS: libc::c_ulong = 1 | 1 << 1 | 0xfffe << 3;
-    // SAFETY: accesses through addresses without a tag stay as they are. The kernel refuses what it or the processor does not know.
+    // SAFETY: accesses through untagged addresses do not change. The kernel refuses options that it or the processor does not support.
     let begun = cfg!(target_arch = "aarch64")
         && unsafe { libc::prctl(PR_SET_TAGGED_ADDR_CTRL, CHECKS, 0_usize, 0_usize, 0_usize) } == 0;
     BEGUN.fetch_or(begun, Ordering::Relaxed);
@@ -42,7 +42,8 @@ pub(super) fn begin() -> bool {
 macro_rules! instructions {
     ($($text:literal),+; $($operands:tt)*) => {
         #[cfg(all(target_arch = "aarch64", not(miri)))]
-        // SAFETY: the processor has them, since tags have begun. They access tags alone, of memory that the caller passes.
+        // SAFETY: the processor supports the instructions, since tags are in use. They access only the tags of memory that the caller
+        // passes.
         unsafe {
             core::arch::asm!(".arch_extension memtag", $($text,)+ $($operands)*, options(nostack))
         }
@@ -54,7 +55,7 @@ fn tag(address: *mut u8) -> usize {
     (address.addr() as u64 >> SHIFT) as usize & 15
 }
 
-/// Returns an address with another tag.
+/// Returns the address with the tag `tag`.
 fn tagged(address: *mut u8, tag: usize) -> *mut u8 {
     address.map_addr(|address| (address as u64 & !(15 << SHIFT) | (tag as u64) << SHIFT) as usize)
 }
@@ -66,7 +67,7 @@ fn load(mut address: *mut u8) -> *mut u8 {
     address
 }
 
-/// Returns an address with a random tag, but none of these.
+/// Returns the address with a random tag that is not in the set `excluded`.
 #[allow(unused_mut, reason = "elsewhere there are no tags")]
 fn choose(mut address: *mut u8, excluded: usize) -> *mut u8 {
     instructions!("irg {0}, {0}, {excluded}"; inout(reg) address, excluded = in(reg) excluded);
@@ -74,22 +75,22 @@ fn choose(mut address: *mut u8, excluded: usize) -> *mut u8 {
     address
 }
 
-/// Gives memory, of one granule or more, the tag of an address.
+/// Sets the tag of memory, one granule or more, to the tag of an address.
 fn store(memory: Range<*mut u8>, tag: *mut u8) {
     instructions!("2:", "stg {tag}, [{at}], #16", "cmp {at}, {end}", "b.lo 2b";
         at = inout(reg) memory.start => _, end = in(reg) memory.end, tag = in(reg) tag);
     let _ = (memory, tag);
 }
 
-/// Returns the tag that freed memory has which had this one as a block. There are 15 of both.
+/// Returns the tag of freed memory whose block had the given tag. Both have 15 possible values.
 fn after(tag: usize) -> usize {
     tag % 15 + 1
 }
 
-/// A memory whose accesses are not checked, by this thread, as long as the value is there.
+/// A reference to a memory that switches this thread's tag checks off while it exists.
 struct Unchecked<'a, M> {
     memory: &'a M,
-    /// What to return to, if tags have begun.
+    /// The earlier setting, if tags are in use.
     before: Option<usize>,
 }
 
@@ -122,7 +123,8 @@ impl<M> Deref for Unchecked<'_, M> {
     }
 }
 
-/// Has the processor check every access to a block, where it knows memory tags: an overflow and a use after free are faults, reads included.
+/// A front that makes the processor check every access to a block, if it supports memory tags: overflows and uses after free cause
+/// faults, even on reads.
 ///
 /// ```
 /// use allotment::os::{MapError, Mapping, Tagged};
@@ -143,18 +145,20 @@ impl<M> Deref for Unchecked<'_, M> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Each 16 bytes of memory have one of 16 tags, and an address has one in bits 56 to 59. An access faults (`SIGSEGV`, code `SEGV_MTESERR`)
-/// if the two differ:
+/// Each 16 bytes of memory have one of 16 tags, and an address has a tag in bits 56 to 59. An access faults (`SIGSEGV`, code
+/// `SEGV_MTESERR`) if the two differ:
 ///
-/// * Behind each block are 16 bytes with tag 0, which no block has, so that an overflow or underflow of a byte beyond the granule faults for certain. One
-///   that leaps over them faults 14 times in 15, at random.
-/// * Freed memory has another tag than the block had, so each access to it faults for certain. So it does when the next block is there,
-///   whose tag no block had that was there before, unless fifteen were.
-/// * A free whose address, or either end, has the wrong tag is refused, and reported as [`misuse`](crate::error::misuse).
+/// * The 16 bytes after each block have tag 0, which no block has, so an overflow or underflow into the neighbouring granule always
+///   faults. An access that jumps over them faults with a probability of 14 in 15.
+/// * Freed memory has another tag than its block had, so every access to it faults. Accesses through old addresses still fault once a new
+///   block is there: its tag differs from the tags of the last blocks there, unless those had all fifteen tags.
+/// * The front refuses a free if the tag of the address or of either end of the block is wrong, and reports it as
+///   [`misuse`](crate::error::misuse).
 ///
-/// It works around any [`Memory`] over a [`Mapping`](super::Mapping) that is [`tagged`](super::Mapping::tagged), except for those that look at free
-/// blocks at other times than in a call of this front: put it outside of `Cached`, and not around `Growing`. Zones know no tagged addresses.
-/// Blocks are 16 bytes longer, and begin and end with granules. Allocation and free take time in proportion to the size; a block grows by moving.
+/// It works around any [`Memory`] over a [`Mapping`](super::Mapping) that is [`tagged`](super::Mapping::tagged), unless the memory
+/// accesses free blocks outside the calls of this front: put `Tagged` outside `Cached`, and not around `Growing`. Zones do not support
+/// tagged addresses. Blocks are 16 bytes longer, and begin and end at granules. Allocation and free take time in proportion to the size;
+/// a block that grows moves.
 ///
 /// Linux.
 pub struct Tagged<M> {
@@ -162,34 +166,34 @@ pub struct Tagged<M> {
 }
 
 impl<M> Tagged<M> {
-    /// Creates a front of `memory`.
+    /// Creates a front around `memory`.
     pub const fn new(memory: M) -> Self {
         Self { memory }
     }
 
-    /// Returns the inner memory. This thread's accesses are not checked as long as it has the reference.
+    /// Returns the inner memory. The processor does not check this thread's accesses while the reference exists.
     pub fn memory(&self) -> impl Deref<Target = M> {
         Unchecked::new(&self.memory)
     }
 }
 
-/// Returns the bytes with a block's tag.
+/// Returns the number of bytes with the tag of a block of `size` bytes.
 fn length(size: usize) -> usize {
     size.max(1).next_multiple_of(GRANULE)
 }
 
-/// Returns the layout of a block with the granule behind it.
+/// Returns the layout of a block with the granule after it.
 fn whole(layout: Layout) -> Option<Layout> {
     Layout::from_size_align(length(layout.size()) + GRANULE, layout.align().max(GRANULE)).ok()
 }
 
-/// Returns a block's address as the memory knows it.
+/// Returns a block's address without its tag, as the memory knows it.
 fn bare(block: NonNull<u8>) -> NonNull<u8> {
     NonNull::new(tagged(block.as_ptr(), 0)).unwrap_or(block)
 }
 
 impl<M: Memory> Tagged<M> {
-    /// Returns the tag of the memory in front of a block; 0 if there is none.
+    /// Returns the tag of the memory before a block; 0 if there is none.
     fn tag_before(&self, start: *mut u8) -> usize {
         let place = start.wrapping_sub(GRANULE);
         let holds = |region: Region| place.addr().wrapping_sub(region.start.addr().get()) < region.size;
@@ -197,14 +201,14 @@ impl<M: Memory> Tagged<M> {
         if is_memory { tag(load(place)) } else { 0 }
     }
 
-    /// Gives a new block its tag, and its end none.
+    /// Sets the tag of a new block, and clears the tag of the granule after it.
     fn mark(&self, block: NonNull<u8>, size: usize) -> NonNull<u8> {
         if !BEGUN.load(Ordering::Relaxed) {
             return block;
         }
         let (start, length) = (block.as_ptr(), length(size));
         let end = start.wrapping_add(length);
-        // Tag 0, that of freed memory in front, and those that blocks had here.
+        // Exclude tag 0, the tag of the memory before, and the tags of the last blocks here.
         let always = 1_usize | 1 << self.tag_before(start);
         let mut excluded = always;
         for offset in (0..length).step_by(GRANULE) {
@@ -214,11 +218,11 @@ impl<M: Memory> Tagged<M> {
         let chosen = choose(start, if excluded == 0xffff { always } else { excluded });
         store(start..end, chosen);
         store(end..end.wrapping_add(GRANULE), start);
-        // Memory that can have no tag has none, and then the address must not have one either.
+        // If the memory cannot have tags, the address must not have one either.
         NonNull::new(load(start)).unwrap_or(block)
     }
 
-    /// Checks whether a block of this size starts here, by the tags.
+    /// Checks by the tags whether a block of this size starts here.
     fn check_tags(&self, block: NonNull<u8>, size: usize) -> Result<(), FreeError> {
         let (start, own, length) = (bare(block).as_ptr(), tag(block.as_ptr()), length(size));
         let at = |offset| tag(load(start.wrapping_add(offset)));
@@ -231,7 +235,8 @@ impl<M: Memory> Tagged<M> {
     }
 }
 
-// SAFETY: blocks are those of the memory behind, which keeps the contract; the end of each is not used. All with a tag lead to the same bytes.
+// SAFETY: blocks come from the memory behind, which keeps the contract; the granule after each stays unused. A tagged address refers to
+// the same bytes as the address without its tag.
 unsafe impl<M: Memory> Memory for Tagged<M> {
     allocate!(self.memory(); |self, layout, request| Some(self.mark(request(whole(layout)?)?, layout.size())));
 
@@ -256,7 +261,7 @@ unsafe impl<M: Memory> Memory for Tagged<M> {
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // Addresses of no region may have no memory.
+        // Check the region first, because other addresses may have no memory.
         self.memory().check(bare(block), whole(layout).ok_or(FreeError::NotABlock)?)?;
         if BEGUN.load(Ordering::Relaxed) { self.check_tags(block, layout.size()) } else { Ok(()) }
     }

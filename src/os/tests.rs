@@ -1,4 +1,4 @@
-//! Checks of blocks to which other threads write, for the interpreter Miri: it sees races.
+//! Tests of checks on blocks to which other threads write, for Miri, which detects races.
 
 use super::{Cached, Depot, Growing};
 use crate::front::pressure::PressureHeap;
@@ -9,7 +9,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::thread;
 
-/// Lets another thread write to the blocks of a memory while this one asks about them, and about a free one between them.
+/// Lets another thread write to blocks of a memory while this thread checks them, and a free block between them.
 fn ask_beside_writes(memory: &(impl Memory + Sync), ask: impl Fn(NonNull<u8>, Layout)) {
     for size in [1, 8, 16, 24, 100, 1000] {
         let layout = Layout::from_size_align(size, 8).unwrap();
@@ -31,7 +31,7 @@ fn ask_beside_writes(memory: &(impl Memory + Sync), ask: impl Fn(NonNull<u8>, La
             });
             for block in blocks {
                 ask(block, layout);
-                // Of other layouts, and inside.
+                // Try other layouts, and addresses inside the block.
                 for other in [1, 9, 33, 700] {
                     ask(block, Layout::from_size_align(other, 8).unwrap());
                 }
@@ -44,7 +44,7 @@ fn ask_beside_writes(memory: &(impl Memory + Sync), ask: impl Fn(NonNull<u8>, La
     }
 }
 
-/// Makes a test for each memory.
+/// Defines a test for each memory.
 macro_rules! memories {
     ($($name:ident: $type:ty = $memory:expr;)+) => {$(
         #[test]
@@ -83,7 +83,7 @@ fn growing() {
         let _ = heap.check(block, layout);
         assert!(heap.usable_size(block).is_none_or(|size| size > 0));
     });
-    // Large blocks come and go while another thread asks.
+    // Allocate and free large blocks while another thread checks one.
     let layout = Layout::from_size_align(40_000, 8).unwrap();
     let block = heap.allocate(layout).unwrap();
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Binary buddies in bits.
+//! Binary buddies, recorded in bits.
 
 use super::{Mapped, RegionMap};
 use crate::error::FreeError;
@@ -6,22 +6,22 @@ use crate::region::DEFAULT_REGIONS;
 use core::hint::assert_unchecked;
 use core::ptr;
 
-/// Binary buddies: blocks of a power of two of granules, aligned to their own size. The lowest of the shortest free blocks that
-/// fit satisfies a request.
+/// Binary buddies: blocks of a power of two of granules, aligned to their own size. A request gets the lowest of the shortest free blocks
+/// that fit.
 ///
-/// After Knowlton, "A fast storage allocator" (CACM 1965), and Knuth, *The Art of Computer Programming*, vol. 1, 2.5. Nothing is
-/// written to the memory that is divided: see [`BuddyMap`]. Regions of any size and start are used whole, as the longest aligned
-/// powers of two that lie in them. A region of which nothing is allocated satisfies one request of its whole size, the place of its map
-/// included. Allocation, free and resizing are O(log n) for n granules; every free of anything but a live block is an error.
+/// After Knowlton, "A fast storage allocator" (CACM 1965), and Knuth, *The Art of Computer Programming*, vol. 1, 2.5. The divided memory
+/// itself is never written: see [`BuddyMap`]. Regions of any size and start are used whole, as the longest aligned powers of two within
+/// them. A region without live blocks satisfies one request of its whole size, including the place of its map. Allocation, free and
+/// resizing are O(log n) for n granules; every free of anything but a live block is an error.
 ///
 /// Alignment comes for free up to the block's size, at the price of rounding every request up to a power of two.
 pub type Buddy<const REGIONS: usize = DEFAULT_REGIONS, const GRANULE: usize = 16> =
     Mapped<BuddyMap, GRANULE, REGIONS>;
 
-/// The map of a region of [`Buddy`], two bits for each granule: which blocks are in use.
+/// The map of a region of [`Buddy`]: two bits for each granule, which say which blocks are in use.
 ///
-/// A block of order `k` is `1 << k` granules, aligned by address to as many. Each order has a row of bits, one for each of its
-/// blocks. A bit is set if its block was allocated, or if it was split and one of its halves has its bit set.
+/// A block of order `k` is `1 << k` granules, aligned by address to as many. Each order has a row of bits, one for each of its blocks. A
+/// bit is set if its block is allocated, or if the block is split and the bit of one of its halves is set.
 ///
 /// ```text
 ///  order 2  |       1       |       0       |    split, free
@@ -29,24 +29,24 @@ pub type Buddy<const REGIONS: usize = DEFAULT_REGIONS, const GRANULE: usize = 16
 ///  order 0  | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |    allocated, free, parts of an allocated block, parts of a free block
 /// ```
 ///
-/// So if the bits of two buddies differ, the one whose bit is 0 is free. If both are 0, their parent is in one piece. Allocation and
-/// free are the same: flip the block's bit, and as long as the buddy's is 0, the parent's bit as well. That splits, and that merges.
-/// A block was allocated if its bit is set and those of its halves are not. Memory around the region, as far as it belongs to blocks
-/// that are partly in the region, or are buddies of such blocks, counts as allocated.
+/// So if the bits of two buddies differ, the one whose bit is 0 is free. If both are 0, their parent is in one piece. Allocation and free
+/// are the same operation: flip the block's bit and, as long as the buddy's is 0, the parent's bit as well. This both splits and merges.
+/// A block is allocated if its bit is set and those of its halves are not. Memory outside the region counts as allocated if it belongs to
+/// a block that is partly in the region, or to the buddy of such a block.
 ///
 /// ```text
 ///  | table | row 0 | row 1 | row 2 .. | summary | its summary .. |
 /// ```
 ///
-/// The table says where each row begins, and where it would if it had the bits of all blocks from address 0 on. A summary has a bit for
-/// each word of the rows, which is set if a block of that word is free. Another summary has a bit for each word of the first that is not
-/// zero, and so on to a single word. The first bit set behind the start of the requested order's row leads to the lowest of the shortest
-/// blocks that fit.
+/// The table says where each row begins, and where it would begin if it had bits for all blocks from address 0 on. A summary has a bit
+/// for each word of the rows, which is set if a block of that word is free. Another summary has a bit for each word of the first, which
+/// is set if that word is not zero, and so on to a single word. The first bit set from the start of the requested order's row on leads to
+/// the lowest of the shortest blocks that fit.
 #[derive(Clone, Copy)]
 pub struct BuddyMap {
     words: *mut u32,
     summary: *mut u32,
-    /// The number of orders.
+    /// Number of orders.
     orders: usize,
     /// The number of the first granule, modulo [`BuddyMap::SPAN`].
     place: usize,
@@ -56,10 +56,10 @@ pub struct BuddyMap {
 // SAFETY: the pointers lead to memory that belongs to the map.
 unsafe impl Send for BuddyMap {}
 
-/// The most orders of a map.
+/// Most orders of a map.
 const MAX_ORDERS: usize = BuddyMap::LONGEST.ilog2() as usize + 2;
 
-/// Blocks whose bits share a word.
+/// Number of blocks whose bits share a word.
 const BLOCKS: usize = u32::BITS as usize;
 
 /// Returns the first bit of each pair of buddies whose bits differ.
@@ -69,20 +69,20 @@ fn differing(word: u32) -> u32 {
 }
 
 impl BuddyMap {
-    /// The longest region in granules: with those of any size, its bytes are fewer than an address counts.
+    /// The longest region in granules; its bytes fit a `usize`, whatever the granule.
     pub(crate) const LONGEST: usize = 1 << if usize::BITS > 32 { 33 } else { 27 };
 
-    /// Places repeat after so many granules, which are a multiple of every block: so the numbers of all words fit 32 bits.
+    /// Places repeat after this many granules, a multiple of every block, so that the numbers of all words fit 32 bits.
     const SPAN: usize = 2 * Self::LONGEST;
 
-    /// Returns words that suffice for a map of `len` granules at any place.
+    /// Returns a number of words that suffices for a map of `len` granules at any place.
     pub(crate) const fn most_words(len: usize) -> usize {
         // Two bits for each granule, two words of the table and two for the ends of each row, and the summary.
         let rows = len / 16 + 4 * (len | 1).ilog2() as usize + 7;
         rows + rows / 31 + 8
     }
 
-    /// Returns how many orders, and how many words without the summary, a map has. Writes the table, if `words` is not null.
+    /// Returns how many orders, and how many words without the summary, a map has. Writes the table if `words` is not null.
     fn lay_out(words: *mut u32, place: usize, len: usize) -> (usize, usize) {
         let orders = (usize::BITS - len.leading_zeros()) as usize;
         let mut count = 2 * (orders + 1);
@@ -102,7 +102,7 @@ impl BuddyMap {
         (orders, count)
     }
 
-    /// Returns the number of the first word of an order's row; of the order that is their number, that behind all rows.
+    /// Returns the number of the first word of an order's row; for the order after the last, that of the word after all rows.
     #[inline(always)]
     fn row(&self, order: usize) -> usize {
         // SAFETY: there is a pair of words for each order, and one more.
@@ -139,14 +139,14 @@ impl BuddyMap {
         let word = unsafe { &mut *self.words.add(index) };
         let old = *word;
         *word = old ^ 1 << number;
-        // One of the two blocks is free now, or was.
+        // The pair has a free block now or had one before: if no other pair of the word has, the summary changes.
         if differing(old) & !(1 << (number & !1)) == 0 {
             self.summarize(index);
         }
         old >> (number ^ 1) & 1 != 0
     }
 
-    /// Flips the bit of a block, and as long as the buddy's is 0 and the order is less than `end`, the parent's.
+    /// Flips the bit of a block and, as long as the buddy's is 0 and the order is less than `end`, the parent's.
     #[inline(never)]
     fn toggle(&mut self, mut order: usize, mut block: usize, end: usize) {
         while order < end && !self.flip(self.word(order, block), block) {
@@ -155,7 +155,7 @@ impl BuddyMap {
         }
     }
 
-    /// Flips the bit of a word in the summary: its first block became free, or its last one was allocated.
+    /// Flips the bit of a word in the summary, after its first block became free or its last free one was allocated.
     #[inline(always)]
     fn summarize(&mut self, index: usize) {
         let bit = 1 << (index % BLOCKS);
@@ -168,7 +168,7 @@ impl BuddyMap {
         }
     }
 
-    /// Flips the bits of a word of the summary in its own summaries.
+    /// Flips the bit of a word of the summary in the next summary, and so on as far as needed.
     #[cold]
     #[inline(never)]
     fn summarize_far(&mut self, mut index: usize) {
@@ -188,7 +188,7 @@ impl BuddyMap {
         }
     }
 
-    /// Returns the number of the first word from `index` on in which a block is free; 0 if there is none. O(log n).
+    /// Returns the number of the first word from `index` on in which a block is free, or 0 if there is none. O(log n).
     #[inline(always)]
     fn find(&self, index: usize) -> usize {
         // SAFETY: the summary has a bit for each word of the rows.
@@ -196,7 +196,7 @@ impl BuddyMap {
         if rest != 0 { index + rest.trailing_zeros() as usize } else { self.find_far(index / BLOCKS + 1) }
     }
 
-    /// Returns the same, where `index` is the number of a word of the summary.
+    /// Continues [`Self::find`] at word `index` of the summary.
     #[inline(never)]
     fn find_far(&self, mut index: usize) -> usize {
         let rows = self.last();
@@ -237,7 +237,7 @@ impl BuddyMap {
         }
     }
 
-    /// Allocates or frees the memory behind the region.
+    /// Allocates or frees the memory after the region.
     fn toggle_behind(&mut self) {
         let mut end = self.place + self.len;
         for order in 0..self.orders {
@@ -328,7 +328,7 @@ unsafe impl RegionMap for BuddyMap {
 
     unsafe fn open(&mut self, words: *mut u32, place: usize, len: usize) {
         for index in 0..Self::words(place, len) {
-            // Else the compiler would call a function that is longer than this one.
+            // Volatile, or the compiler would call a function that is longer than this one.
             // SAFETY: the caller has the words.
             unsafe { words.add(index).write_volatile(0) };
         }
@@ -345,11 +345,11 @@ unsafe impl RegionMap for BuddyMap {
         let mut table = [0; 2 * MAX_ORDERS];
         let (orders, count) = Self::lay_out(table.as_mut_ptr(), old.place, len);
         let mut behind = Self::words(old.place, len);
-        // From the last row to the first, so that none is overwritten before it was copied.
+        // From the last row to the first, so that none is overwritten before it is copied.
         for order in (0..old.orders).rev() {
             let (from, to) = (old.row(order), table[2 * order] as usize);
             let row = old.row(order + 1) - from;
-            // SAFETY: rows become longer, so each has its place where it was or farther behind.
+            // SAFETY: rows only become longer, so each stays where it was or moves to the back.
             unsafe {
                 ptr::copy(old.words.add(from), words.add(to), row);
                 words.add(to + row).write_bytes(0, behind - (to + row));
@@ -379,7 +379,7 @@ unsafe impl RegionMap for BuddyMap {
     #[inline(always)]
     fn shape(len: usize, align: usize) -> usize {
         let most = (len - 1) | (align - 1);
-        // The same twice; most hosts find the highest bit of what is not zero faster.
+        // Both give the same result; most hosts find the highest bit faster if the number is not zero.
         if cfg!(target_os = "none") {
             (usize::BITS - most.leading_zeros()) as usize
         } else {
@@ -404,7 +404,7 @@ unsafe impl RegionMap for BuddyMap {
             return None;
         }
         let mut order = wanted;
-        // SAFETY: the table has a pair for each order, and one more, whose row begins behind the word.
+        // SAFETY: the table has a pair for each order and one more, whose row begins after the word.
         let base = unsafe {
             let mut row = self.words.add(2 * wanted);
             while index >= *row.add(2) as usize {
@@ -420,7 +420,7 @@ unsafe impl RegionMap for BuddyMap {
         let first = free.trailing_zeros();
         // SAFETY: the word has a free block, as its bit in the summary says.
         unsafe { assert_unchecked(first < BLOCKS as u32) };
-        // Of two buddies, the one is free whose bit is not set.
+        // Of two buddies whose bits differ, the one with the clear bit is free.
         let before = (index as u32).wrapping_sub(base) as usize * BLOCKS;
         let block = before + (first + (*word >> first & 1)) as usize;
         *word |= 3 << first;
@@ -461,7 +461,7 @@ unsafe impl RegionMap for BuddyMap {
             self.toggle(new, at >> new, old);
             return Some(1 << new);
         }
-        // Longer, it has all of its buddies below the new order, which must be free, and begins as the block does.
+        // The block must be the first of two buddies at each order below the new one, and the second must be free.
         let is_free = |order: usize| at >> order & 1 == 0 && !self.bits(order, at >> order).1;
         if new >= self.orders || !(old..new).all(is_free) {
             return None;
@@ -470,7 +470,7 @@ unsafe impl RegionMap for BuddyMap {
         Some(1 << new)
     }
 
-    // A block that moves leaves a longer one free than its rest would be.
+    // A move leaves a longer block free than cutting off the rest would.
     #[inline(always)]
     fn has_shorter(&self, old: usize, new: usize) -> bool {
         let fits = |index: usize| index != 0 && index < self.row(old);
@@ -480,7 +480,7 @@ unsafe impl RegionMap for BuddyMap {
     fn is_free(&self) -> bool {
         let (mut at, end) = (self.place, self.place + self.len);
         while at < end {
-            // The longest block from here on that lies in the region is no part of a longer one.
+            // The longest block that begins here and lies in the region is not part of a longer one.
             let order = at.trailing_zeros().min((end - at).ilog2());
             if self.bits(order as usize, at >> order).0 {
                 return false;

@@ -7,16 +7,16 @@ use crate::region::DEFAULT_REGIONS;
 
 /// A bump pointer: allocation moves it up, and only the block below it can be freed or grown.
 ///
-/// (Also known as an arena or a linear allocator.) The smallest and fastest placement, without any metadata in memory; for heaps that live
-/// as long as the program, or that are emptied as a whole with [`Bump::reset`]. The memory of any other block that is freed stays in use
-/// for the statistics, and its region cannot be released before a reset. Each region has a pointer; a request gets a block of the first region
-/// with room. Front padding of an aligned block is lost until the reset.
+/// (Also known as an arena or a linear allocator.) The smallest and fastest placement, without any metadata in memory; for heaps that
+/// live as long as the program, or that are emptied as a whole with [`Bump::reset`]. If any other block is freed, the statistics still
+/// count its memory as used, and its region cannot be released before a reset. Each region has a pointer; a request gets a block of the
+/// first region with room. Padding in front of an aligned block is lost until the reset.
 ///
 /// Allocation is O(regions). Free, grow and shrink of the last block are O(1).
 pub type Bump<const REGIONS: usize = DEFAULT_REGIONS, const GRANULE: usize = 8> =
     Mapped<BumpMap, GRANULE, REGIONS>;
 
-/// The map of a region of [`Bump`], which needs no words: everything in front of the pointer is in use.
+/// The map of a region of [`Bump`], which needs no words: everything before the pointer is in use.
 #[derive(Clone, Copy)]
 pub struct BumpMap {
     /// The first free granule.
@@ -27,18 +27,18 @@ pub struct BumpMap {
 }
 
 impl<const GRANULE: usize, const REGIONS: usize> Mapped<BumpMap, GRANULE, REGIONS> {
-    /// Makes everything available again. O(regions).
+    /// Makes all memory available again. O(regions).
     ///
     /// # Safety
     ///
-    /// No block of this placement is used any more.
+    /// No block of this placement may be used afterwards.
     pub unsafe fn reset(&mut self) {
         self.maps().for_each(|map| map.top = 0);
     }
 }
 
 impl BumpMap {
-    /// Returns the end of the block at any `index`, if there can be one.
+    /// Returns the end of the block at `index`, if there can be one.
     #[inline(always)]
     fn end(&self, index: usize, len: usize) -> Option<usize> {
         if index >= self.len {

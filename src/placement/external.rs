@@ -1,8 +1,8 @@
 //! Adapters: other crates' allocators as placements, under our front end, locks and statistics.
 //!
-//! They are for moving over in one line, and for measuring against. The limits of those allocators stay: an invalid free is as bad as it
-//! is there, blocks never change their size in place, regions cannot be released, and [`Placement::largest_free`] is an upper bound: all
-//! that is free.
+//! They are for switching over in one line, and for comparison. The limits of those allocators remain: invalid frees do as much harm as
+//! without the adapter, blocks never change their size in place, regions cannot be released, and [`Placement::largest_free`] is an upper
+//! bound: the sum of all free memory.
 
 use super::Placement;
 use crate::error::FreeError;
@@ -11,11 +11,10 @@ use crate::region::{Region, RegionError};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Words that the allocators align to, and the least that they can use.
+/// Bytes of a word: the least alignment of the allocators.
 const WORD: usize = size_of::<usize>();
 
-/// `linked_list_allocator::Heap`: first fit in address order, O(n) both ways. One region, which can be
-/// extended.
+/// `linked_list_allocator::Heap`: first fit in address order. Allocation and free are O(n). One region, which can be extended.
 ///
 /// ```
 /// use allotment::{Heap, LinkedList, heap, lock::Spin};
@@ -27,7 +26,7 @@ pub struct LinkedList(linked_list_allocator::Heap);
 
 #[cfg(feature = "linked-list")]
 impl LinkedList {
-    /// Returns the bytes that the allocator takes for a layout.
+    /// Returns the bytes that the allocator uses for a layout.
     fn block_size(layout: Layout) -> usize {
         layout.size().max(2 * WORD).next_multiple_of(WORD)
     }
@@ -105,7 +104,7 @@ unsafe impl Placement for LinkedList {
         size: usize,
         _: &mut S,
     ) -> bool {
-        // The allocator cannot, but need not where the rounded size is the same.
+        // The allocator cannot resize a block, but need not if the rounded size stays the same.
         size.max(2 * WORD).checked_next_multiple_of(WORD) == Some(Self::block_size(layout))
     }
 
@@ -143,7 +142,7 @@ pub struct BuddySystem<const ORDER: usize = 32>(buddy_system_allocator::Heap<ORD
 
 #[cfg(feature = "buddy-system")]
 impl<const ORDER: usize> BuddySystem<ORDER> {
-    /// Returns the bytes that the allocator takes for a size and an alignment.
+    /// Returns the bytes that the allocator uses for a size and an alignment.
     fn block_size(size: usize, align: usize) -> usize {
         size.next_power_of_two().max(align).max(WORD)
     }
@@ -211,8 +210,8 @@ unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
         size: usize,
         _: &mut S,
     ) -> bool {
-        // Not even within the rounded size: the allocator counts requested bytes, and a free with
-        // another size than the allocation's would make its counters wrap.
+        // Not even within the rounded size: the allocator counts requested bytes, and a free with a size other than the allocation's
+        // would make its counters wrap.
         size == layout.size()
     }
 

@@ -1,4 +1,4 @@
-//! [`Placement`]: what a heap asks of its allocator, in terms of layouts and addresses.
+//! [`Placement`]: the interface of a heap's allocator, in layouts and addresses.
 
 use crate::error::FreeError;
 use crate::observe::Statistics;
@@ -8,8 +8,9 @@ use core::ptr::NonNull;
 
 /// The interface between a [`Heap`](crate::Heap) and its allocator: requests are [`Layout`]s, blocks are addresses.
 ///
-/// Every change is counted in the heap's [`Statistics`], inside the placement, which knows when that costs least. Allocating has a fast
-/// path that is compiled into the caller and a slow path that is not, and so has freeing; the heap keeps its lock from the one to the other.
+/// The placement counts every change in the heap's [`Statistics`] itself, because it knows when that costs least. Both allocating and
+/// freeing have a fast path that is inlined into the caller, and a slow path that is not; the heap keeps its lock from the fast path to
+/// the slow one.
 ///
 /// # Safety
 ///
@@ -21,13 +22,13 @@ pub unsafe trait Placement: Sized {
     /// The size of the largest region in bytes.
     const MAX_REGION: usize;
 
-    /// The most regions that there can be; `usize::MAX` if the placement does not count them.
+    /// Most regions that the placement can hold, or `usize::MAX` if it does not count them.
     const MAX_REGIONS: usize = usize::MAX;
 
-    /// True if the placement remembers each block, to check each free: a front must not keep blocks for itself then.
+    /// Whether the placement remembers each block, to check each free. A front must not cache blocks then.
     const REMEMBERS: bool = false;
 
-    /// Whether a block that shrinks may move, to free memory that is shorter than it: see [`Placement::has_shorter`].
+    /// Whether a block that shrinks may move to a shorter free block: see [`Placement::has_shorter`].
     const MOVES_TO_SHRINK: bool = false;
 
     /// Adds `memory`.
@@ -42,7 +43,8 @@ pub unsafe trait Placement: Sized {
     /// [`Placement::release`] or forever.
     unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError>;
 
-    /// Lengthens the region that starts at `start` by `bytes` bytes, which begin `gap` bytes behind it. The gap stays in use for ever.
+    /// Lengthens the region that starts at `start` by `bytes` bytes, which begin `gap` bytes after its end. The gap stays in use for
+    /// ever.
     ///
     /// # Errors
     ///
@@ -67,10 +69,11 @@ pub unsafe trait Placement: Sized {
     /// [`RegionError::Unknown`] if no region starts there, [`RegionError::InUse`] if it has live blocks.
     fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError>;
 
-    /// Allocates a block for `layout` in the common case, inline. Returns `None`, with nothing changed, if that takes more effort.
+    /// Allocates a block for `layout` in the common case, inline. Returns `None`, with nothing changed, if the slow path is needed.
     fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>>;
 
-    /// Allocates a block on the slow path, right after [`Placement::allocate_fast`] has found none. A size of zero gets a block of one granule.
+    /// Allocates a block on the slow path, right after [`Placement::allocate_fast`] has found none. A size of zero gets a block of one
+    /// granule.
     fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         let _ = (layout, statistics);
         None
@@ -83,8 +86,8 @@ pub unsafe trait Placement: Sized {
         if fast.is_some() { fast } else { self.allocate_slow(layout, statistics) }
     }
 
-    /// Allocates a block, and returns how many bytes at its start and at its end must be cleared to make it all zero. `None` if there is
-    /// no room, or the placement does not know which memory is zero.
+    /// Allocates a block, and returns how many bytes at its start and at its end must be cleared to make it all zero. Returns `None` if
+    /// there is no room, or the placement does not know which memory is zero.
     fn allocate_zeroed<S: Statistics>(
         &mut self,
         layout: Layout,
@@ -94,14 +97,14 @@ pub unsafe trait Placement: Sized {
         None
     }
 
-    /// Returns whether the next allocation of the `size` bytes that a block of `layout` is to shrink to comes from free memory that is shorter
+    /// Returns whether the next allocation of `size` bytes, to which a block of `layout` is to shrink, comes from free memory shorter
     /// than the block. Called only with [`Placement::MOVES_TO_SHRINK`].
     fn has_shorter(&self, layout: Layout, size: usize) -> bool {
         let _ = (layout, size);
         false
     }
 
-    /// Frees a block in the common case, inline. Returns false, with nothing changed, if that takes more effort or gains nothing.
+    /// Frees a block in the common case, inline. Returns false, with nothing changed, if [`Placement::free`] must free it instead.
     ///
     /// # Safety
     ///
@@ -146,13 +149,13 @@ pub unsafe trait Placement: Sized {
         statistics: &mut S,
     ) -> bool;
 
-    /// Makes memory that is kept for speed available to every request. Returns whether there was any.
+    /// Makes cached memory available to every request. Returns whether there was any.
     fn trim(&mut self) -> bool {
         false
     }
 
-    /// Checks in O(regions) whether a live block for `layout` can be at `start`. It reads no memory of live blocks, so it sees a double free
-    /// only if the placement keeps beside its blocks which of them are free.
+    /// Checks in O(regions) whether a live block for `layout` can be at `start`. The check reads no memory of live blocks, so it detects
+    /// a double free only if the placement records outside its blocks which of them are free.
     ///
     /// # Errors
     ///
@@ -169,7 +172,7 @@ pub unsafe trait Placement: Sized {
         if address % layout.align() == 0 { Ok(()) } else { Err(FreeError::Misaligned) }
     }
 
-    /// Checks in O(1) whether a live block for `layout` is at `start`, also by what is in it and in its neighbours.
+    /// Checks in O(1) whether a live block for `layout` is at `start`, also by the contents of the block and its neighbours.
     ///
     /// # Errors
     ///
@@ -177,7 +180,7 @@ pub unsafe trait Placement: Sized {
     ///
     /// # Safety
     ///
-    /// If there is no error, the block must be live, for `layout`, and the caller's.
+    /// If there is no error, the block must be live, must have `layout`, and must belong to the caller.
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.check(start, layout)
     }
@@ -185,27 +188,26 @@ pub unsafe trait Placement: Sized {
     /// Returns the largest request in bytes that is certain to succeed now. Always current. O(1).
     fn largest_free(&self) -> usize;
 
-    /// Switches the memory-saving behaviour on or off. Depending on the placement, that is a longer search for a better
-    /// fit, or caches that are flushed and not filled again. A heap under pressure calls this while it holds its lock,
-    /// when the pressure begins and when it ends; live blocks stay as they are. O(cached blocks). Does nothing if there
-    /// is nothing to save.
+    /// Switches the memory-saving behaviour on or off. Depending on the placement, it searches longer for a better fit, or flushes its
+    /// caches and stops filling them. A heap under pressure calls this, with its lock held, when the pressure begins and when it ends;
+    /// live blocks do not change. O(cached blocks). Does nothing if the placement has nothing to save.
     fn set_saving(&mut self, on: bool) {
         let _ = on;
     }
 
-    /// Shows `visit` the free and used runs of region number `region`, in address order and without gaps, until it
-    /// returns `false`. Shows nothing if there is no such region, or if the placement does not know.
-    /// [`Heap::blocks`](crate::Heap::blocks) describes the runs. O(runs), in the engine O(region / granule / word) as well.
+    /// Passes the free and used runs of region number `region` to `visit`, in address order and without gaps, until `visit` returns
+    /// `false`. Passes none if there is no such region, or if the placement does not know its runs. [`Heap::blocks`](crate::Heap::blocks)
+    /// describes the runs. O(runs), in the engine O(region / granule / word) as well.
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
         let _ = (region, visit);
     }
 
-    /// Returns region number `n`, from 0, in no particular order; `None` beyond the last one, or if the placement does
-    /// not know its regions. O(1).
+    /// Returns region number `n`, from 0, in no particular order. Returns `None` beyond the last one, or if the placement does not know
+    /// its regions. O(1).
     fn region(&self, n: usize) -> Option<Region>;
 }
 
-/// Counts what one call changes, for callers that need the number.
+/// Counts the bytes that one call changes, for callers that need them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Change {
     /// Bytes in live blocks.

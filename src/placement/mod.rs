@@ -1,8 +1,9 @@
 //! Placements, which choose the free block for a request.
 //!
-//! A [`Heap`](crate::Heap) takes any [`Placement`], and a [`Pool`](crate::pool::RawPool) any [`SegmentPlacement`]. [`Buddy`], [`FirstFit`], [`Slab`] and
-//! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which work for both. [`Tlsf`] and [`BestFit`] are one engine, which keeps all it knows in the
-//! regions. `GoodFit` keeps a table beside the memory. The adapters for other crates' allocators work with addresses.
+//! A [`Heap`](crate::Heap) takes any [`Placement`], and a [`Pool`](crate::pool::RawPool) any [`SegmentPlacement`]. [`Buddy`],
+//! [`FirstFit`], [`Slab`] and [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which work for both. [`Tlsf`] and [`BestFit`]
+//! share one engine, which keeps all of its data in the regions. `GoodFit` keeps a table beside the memory. The adapters for other
+//! crates' allocators work with addresses.
 //!
 //! | placement | allocate | free | finds |
 //! | --- | --- | --- | --- |
@@ -15,7 +16,7 @@
 //! | [`Slab`] | O(1) | O(1) | a slot of a page of equal objects |
 //! | [`Tiered`] | O(1) | O(1) | a freed block of the same size, else an object of a page, else a block of the underlying placement; made for speed |
 //! | [`QuickLists`] | O(1) | O(1) | a freed block of the same size, else a block of the underlying placement: merging is deferred |
-//! | [`Bump`] | O(regions) | O(1) | the end of what is in use |
+//! | [`Bump`] | O(regions) | O(1) | the memory after the last block |
 
 mod best_fit;
 pub(crate) mod blocks;
@@ -67,7 +68,7 @@ type Chosen = MicroTlsf;
 #[cfg(all(not(target_pointer_width = "64"), not(target_os = "none")))]
 type Chosen = Tlsf;
 
-/// The largest regions of all placements, so that these are computed for every target which the library is built for.
+/// Makes the compiler evaluate the largest region of every placement on each target.
 const _: [usize; 8] = [
     <BestFit as Placement>::MAX_REGION,
     <Buddy as Placement>::MAX_REGION,
@@ -79,5 +80,5 @@ const _: [usize; 8] = [
     <Tlsf as Placement>::MAX_REGION,
 ];
 
-/// Bytes of the longest block that moves when it shrinks, if the heap does that.
+/// Most bytes that a heap copies to shrink a block.
 pub(super) const MOST_COPIED: usize = 4096;

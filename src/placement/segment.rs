@@ -1,4 +1,4 @@
-//! [`SegmentPlacement`]: what a [`Pool`](crate::pool::RawPool) asks of the placement that divides one of its segments.
+//! [`SegmentPlacement`]: divides one segment of a [`Pool`](crate::pool::RawPool) into blocks.
 
 use crate::error::FreeError;
 use crate::region::{Region, RegionError};
@@ -13,7 +13,7 @@ pub struct Block<T = ()> {
     pub offset: usize,
     /// Length in granules.
     pub len: usize,
-    /// A key by which the placement finds the block without a search: in a side table, its node.
+    /// A key that lets the placement find the block without a search: its node, if there is a side table.
     pub token: T,
 }
 
@@ -26,7 +26,7 @@ pub struct Block<T = ()> {
 /// Live blocks must not overlap, must lie in the segment, must start at an address that is a multiple of the requested
 /// alignment, and must be at least as long as requested. The memory itself must be neither read nor written.
 pub unsafe trait SegmentPlacement: Sized {
-    /// A key by which the placement finds a block without a search, beside its offset and length.
+    /// A key that, with offset and length, lets the placement find a block without a search.
     type Token: Copy + Eq + Send + fmt::Debug;
 
     /// A placement without a segment.
@@ -38,10 +38,10 @@ pub unsafe trait SegmentPlacement: Sized {
     /// The longest segment and block in granules.
     const MAX_LEN: usize;
 
-    /// True if a block's length depends on the requested length alone, and the end of a block can be cut off and freed.
+    /// Whether a block's length depends on the requested length alone, and its end can be cut off and freed.
     const EXACT: bool;
 
-    /// Whether a segment without a live block has one free block of all its length, so that a pool finds it by that length.
+    /// Whether a segment without live blocks is one free block of its full length, by which a pool finds it.
     const MERGES: bool = false;
 
     /// Makes the segment's memory available. O(1), or O(segment / word) to clear a map.
@@ -63,7 +63,7 @@ pub unsafe trait SegmentPlacement: Sized {
     ///
     /// # Safety
     ///
-    /// The caller must own the `bytes` bytes behind the segment as well.
+    /// The caller must own the `bytes` bytes after the segment as well.
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<(), RegionError>;
 
     /// Returns the offsets of the segment's granules.
@@ -109,7 +109,7 @@ pub unsafe trait SegmentPlacement: Sized {
     fn largest(&self) -> usize;
 }
 
-/// Returns the address of the first granule of `memory`, and how many of `G` bytes it has: at most `most`.
+/// Returns the address of the first granule of `memory`, and how many granules of `G` bytes it has, at most `most`.
 #[cfg(feature = "alloc")]
 pub(super) fn parts<const G: usize>(memory: Region, most: usize) -> Result<(usize, usize), RegionError> {
     let start = memory.start.addr().get();

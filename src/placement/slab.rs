@@ -36,19 +36,19 @@ const PAGE: usize = 64;
 /// Bits of a word.
 const BITS: usize = u32::BITS as usize;
 
-/// Slabs: pages of equal objects, found by bits beside the memory. O(1) both ways, but for opening and closing a page, which take
+/// Slabs: pages of equal objects, with bits beside the memory. Allocation and free are O(1), except that opening or closing a page takes
 /// as long as a block of the map `M`.
 ///
-/// After Bonwick, "The slab allocator: an object-caching kernel memory allocator" (USENIX 1994). A request gets an object in a page
-/// of its size class: 64 granules (512 bytes), which are a block of the map behind, aligned to their length. Requests beyond the
-/// largest class, or aligned to more than a granule, go to the map behind, and so do others where there is no room for another
-/// page, if that map does not round lengths up. A page goes back as soon as its last object is freed.
+/// After Bonwick, "The slab allocator: an object-caching kernel memory allocator" (USENIX 1994). A request gets an object in a page of
+/// its size class. A page is 64 granules (512 bytes): a block of the underlying map, aligned to its length. Requests beyond the largest
+/// class, or aligned to more than a granule, go to the underlying map. So do others if there is no room for another page and that map
+/// does not round their length up. A page is freed with its last object.
 ///
 /// Nothing is written to free memory. Every double, interior and foreign free is an error.
 pub type Slab<C = DefaultClasses, M = BuddyMap, const REGIONS: usize = DEFAULT_REGIONS> =
     Mapped<SlabMap<M, C, 8>, 8, REGIONS>;
 
-/// The map of [`Slab`]: a record for each page, in front of the words of a map `M` behind it.
+/// The map of [`Slab`]: a record for each page, before the words of the underlying map `M`.
 ///
 /// ```text
 ///  page of 512 bytes   | object 0 | object 1 | object 2 |  ...  | object 20 | rest |
@@ -59,14 +59,14 @@ pub type Slab<C = DefaultClasses, M = BuddyMap, const REGIONS: usize = DEFAULT_R
 /// must say that it is live.
 pub struct SlabMap<M: RegionMap, C: Classes = DefaultClasses, const GRANULE: usize = 8> {
     behind: M,
-    /// For each class, from 0, the first page with a free object; then a [`Record`] for each page; then the words of the map behind.
+    /// The first page with a free object, by class number; then a [`Record`] for each page; then the words of the underlying map.
     words: *mut u32,
-    /// The first granule's number in the page that it lies in.
+    /// The first granule's number in its page.
     skew: usize,
     classes: PhantomData<fn() -> C>,
 }
 
-/// A size class in a word: its number, from 1, in 5 bits; the granules of an object in 7; and how many of 32 objects a page lacks.
+/// A size class in a word: its number, from 1, in 5 bits; the granules of an object in 7; and 32 less the objects of a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Class(u32);
 
@@ -97,7 +97,7 @@ impl Class {
     }
 }
 
-/// A request to a [`Slab`] of these classes: for an object of a class, or for a block of the map behind.
+/// A request to a [`Slab`] of these classes: for an object of a class, or for a block of the underlying map.
 pub struct SlabShape<S, C, const GRANULE: usize>(Result<Class, S>, PhantomData<fn() -> C>);
 
 impl<S: Copy, C, const GRANULE: usize> Clone for SlabShape<S, C, GRANULE> {
@@ -113,9 +113,9 @@ impl<S: Copy, C, const GRANULE: usize> Copy for SlabShape<S, C, GRANULE> {}
 struct Record {
     /// A bit for each object that is free.
     free: u32,
-    /// The next page with a free object of the class; numbers of pages count from 1, and 0 is none.
+    /// The next page with a free object of the class; page numbers start at 1, and 0 means none.
     next: u32,
-    /// The page before that one, and the class, from 1, in the bits from [`Record::CLASS`] on; 0 for what is no page.
+    /// The previous page in the list, and from bit [`Record::CLASS`] on the class, from 1, or 0 if this is no page.
     link: u32,
 }
 
@@ -123,7 +123,7 @@ impl Record {
     const WORDS: usize = size_of::<Self>() / size_of::<u32>();
     const CLASS: u32 = 27;
 
-    /// Returns the number of the class; 0 for what is no page.
+    /// Returns the number of the class, or 0 if this is no page.
     #[inline(always)]
     fn class(&self) -> usize {
         (self.link >> Self::CLASS) as usize
@@ -163,7 +163,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         count
     };
 
-    /// Words in front of the records: one for each class, and one that is not used, since classes count from 1.
+    /// Words before the records: one for each class, and an unused one, since classes count from 1.
     const HEADS: usize = Self::COUNT + 1;
 
     /// Granules of the shortest object.
@@ -193,12 +193,12 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         Self::CLASSES[granules(C::SIZES[number - 1], GRANULE.ilog2())]
     }
 
-    /// Returns how many words a region has in front of those of the map behind.
+    /// Returns how many words a region has before those of the underlying map.
     fn own_words(skew: usize, len: usize) -> usize {
         Self::HEADS + (skew + len).div_ceil(PAGE) * Record::WORDS
     }
 
-    /// Returns the first page with a free object of a class, from 1.
+    /// Returns the number of the first page with a free object of `class`, from 1.
     ///
     /// # Safety
     ///
@@ -220,13 +220,13 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         unsafe { self.words.add(Self::HEADS).cast::<Record>().add(number as usize - 1) }
     }
 
-    /// Allocates a block of the map behind, out of line, because two functions need it.
+    /// Allocates a block of the underlying map, out of line, because two functions need it.
     #[inline(never)]
     fn allocate_behind(&mut self, shape: M::Shape) -> Option<usize> {
         self.behind.allocate(shape)
     }
 
-    /// Frees a block of the map behind, like [`SlabMap::allocate_behind`], or says why a block cannot be freed.
+    /// Frees a block of the underlying map, like [`SlabMap::allocate_behind`], or returns why it cannot be freed.
     #[inline(never)]
     fn free_behind(
         &mut self,
@@ -237,7 +237,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         self.behind.free(index, Self::behind(shape))
     }
 
-    /// Returns the shape of a block of the map behind: an object's, where there was no room for a page.
+    /// Returns the shape of a block of the underlying map: a single object's, if there was no room for a page.
     fn behind(shape: SlabShape<M::Shape, C, GRANULE>) -> M::Shape {
         match shape {
             SlabShape(Ok(class), _) => M::shape(class.object(), 1),
@@ -245,7 +245,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         }
     }
 
-    /// Allocates an object where no page of the class has one: from a new page, or else as a block.
+    /// Allocates an object when no page of the class has a free one: from a new page, or else as a block.
     #[cold]
     #[inline(never)]
     fn allocate_slow(&mut self, class: Class) -> Option<usize> {
@@ -254,9 +254,9 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
             return if M::granted(shape) == class.object() { self.allocate_behind(shape) } else { None };
         };
         let number = ((self.skew + index) / PAGE + 1) as u32;
-        // The first object is the one that is allocated.
+        // The request gets the first object.
         let free = class.all() & !1;
-        // SAFETY: the page is one of the region's.
+        // SAFETY: the page belongs to the region.
         unsafe {
             *self.record(number) = Record { free, next: 0, link: (class.number() as u32) << Record::CLASS };
             if free != 0 {
@@ -273,7 +273,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     /// The page must be open, and in no list.
     #[inline(never)]
     unsafe fn link(&mut self, number: u32, class: Class) {
-        // SAFETY: the heads lead to open pages.
+        // SAFETY: the heads are open pages.
         unsafe {
             let next = core::mem::replace(self.head(class), number);
             (*self.record(number)).next = next;
@@ -322,14 +322,14 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         debug_assert!(freed.is_ok(), "a page is a block of the map behind");
     }
 
-    /// Returns the number of the page with granule `index`, from 1, and the granule's number in it; `None` outside the region.
+    /// Returns the number of the page with granule `index`, from 1, and the granule's number in it, or `None` outside the region.
     #[inline(always)]
     fn page_at(&self, index: usize) -> Option<(u32, usize)> {
         let at = self.skew.wrapping_add(index);
         (index < self.granules()).then_some(((at / PAGE + 1) as u32, at % PAGE))
     }
 
-    /// Returns the page of the live object of `class` at granule `index`, and the object's bit; `None` if there is no such object.
+    /// Returns the page of the live object of `class` at granule `index`, and the object's bit, or `None` if there is no such object.
     #[inline(always)]
     fn object_at(&self, index: usize, class: Class) -> Option<(u32, u32)> {
         let (number, at) = self.page_at(index)?;
@@ -342,7 +342,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         (class.all() & !record.free & bit != 0).then_some((number, bit))
     }
 
-    /// Returns the bit of the object of `class` that begins at granule `at` of a page; 0 if none begins there.
+    /// Returns the bit of the object of `class` that begins at granule `at` of a page, or 0 if none begins there.
     #[inline(always)]
     fn bit(class: Class, at: usize) -> u32 {
         let object = class.object();
@@ -351,11 +351,11 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         if at % object == 0 { 1u32.checked_shl((at / object) as u32).unwrap_or(0) } else { 0 }
     }
 
-    /// Checks that no page has granule `index`, where no live object of this shape is.
+    /// Checks that granule `index`, where no live object of this shape begins, is outside all pages.
     ///
     /// # Errors
     ///
-    /// [`FreeError`] if a page has it: the error of a free there.
+    /// [`FreeError`] if it is in a page: the error of a free there.
     #[inline(always)]
     fn check_outside_pages(
         &self,
@@ -383,7 +383,8 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     }
 }
 
-// SAFETY: objects are disjoint parts of pages, which are live blocks of the map behind; a bit lets each be allocated once.
+// SAFETY: objects are disjoint parts of pages, which are live blocks of the underlying map; the bit of an object lets it be allocated
+// only once.
 unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMap<M, C, GRANULE> {
     type Shape = SlabShape<M::Shape, C, GRANULE>;
 
@@ -411,7 +412,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
     unsafe fn open(&mut self, words: *mut u32, place: usize, len: usize) {
         let skew = place % PAGE;
         let own = Self::own_words(skew, len);
-        // SAFETY: there are as many words, and those of the map behind after them.
+        // SAFETY: there are enough words for the records, and then for the underlying map.
         unsafe {
             words.write_bytes(0, own);
             self.behind.open(words.add(own), place, len);
@@ -422,8 +423,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
     unsafe fn extend(&mut self, words: *mut u32, len: usize) {
         let before = Self::own_words(self.skew, self.granules());
         let own = Self::own_words(self.skew, len);
-        // SAFETY: the words of the map behind move first, to where they are overwritten no more; the new records are in front of
-        // them.
+        // SAFETY: the words of the underlying map move first, so that nothing overwrites them; the new records come before them.
         unsafe {
             self.behind.extend(words.add(own), len);
             ptr::copy(self.words, words, before);

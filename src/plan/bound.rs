@@ -1,4 +1,4 @@
-//! The lower bound: memory that every plan needs.
+//! The lower bound: bytes that every plan needs.
 
 #![forbid(unsafe_code)]
 
@@ -9,16 +9,16 @@ use crate::units::each;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Load {
-    /// The first step at which the most is needed.
+    /// The first step at which the buffers need the most bytes.
     pub step: u64,
     /// Bytes that the buffers live at that step need.
     pub bytes: u64,
-    /// Bytes that every plan needs: `bytes`, or more if a fixed buffer ends higher, or one that is never live is larger.
+    /// Bytes that every plan needs: `bytes`, or more if a fixed buffer ends higher, or a buffer that is never live is larger.
     pub bound: u64,
 }
 
 impl Load {
-    /// Chooses `step` if more is needed at it, or as much at an earlier step.
+    /// Chooses `step` if the buffers need more bytes there, or as many at an earlier step.
     const fn weigh(&mut self, buffers: &[Buffer<'_>], step: u64) {
         let bytes = load_at(buffers, step);
         if bytes > self.bytes || (bytes == self.bytes && step < self.step) {
@@ -35,13 +35,13 @@ impl Load {
 
 /// Computes the maximum live load with alignment. O(n²) for n buffers, times the number of different alignments.
 ///
-/// At every step the live buffers lie side by side. Buffers of alignment g or more start at multiples of g, so each
-/// of them but the uppermost takes a multiple of g; smaller ones may lie in the gaps. An output that may take its
-/// input's place counts only for what it is larger. If the sizes were not checked, sums saturate at [`u64::MAX`].
+/// At every step the live buffers lie side by side. Buffers of alignment g or more start at multiples of g, so each of them but the
+/// uppermost takes a multiple of g; smaller ones may lie in the gaps. An output that may take its input's place counts only for the bytes
+/// by which it is larger. If the sizes were not checked, sums saturate at [`u64::MAX`].
 pub const fn load(buffers: &[Buffer<'_>]) -> Load {
     let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
-    // The load rises only where a stretch of some lifetime begins. The saving of an output at its first step is an estimate, which the
-    // next step may exceed.
+    // The load rises only where a stretch of some lifetime begins. An output's saving at its first step is an estimate, so the load at
+    // the next step may be higher.
     each!(i, 0..buffers.len(), {
         each!(k, 0..buffers[i].gaps.len() + 1, {
             let stretch = buffers[i].stretch(k);
@@ -61,8 +61,8 @@ pub const fn load(buffers: &[Buffer<'_>]) -> Load {
     worst.finish()
 }
 
-/// Computes the same as [`load`] for a checked instance, whose buffers are given in the order of their starts and
-/// of their ends. O(n log n), plus O(n) for each step that looks heavier than all before it; O(n²) with gaps or buffers that are never live.
+/// Computes the result of [`load`] for a checked instance, given the order of its buffers by start and by end. O(n log n), plus O(n) for
+/// each step that seems heavier than all before it; O(n²) with gaps or buffers that are never live.
 pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_end: &[usize]) -> Load {
     let mut align = 1;
     each!(i, 0..buffers.len(), {
@@ -72,7 +72,7 @@ pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_e
         align = if buffers[i].align > align { buffers[i].align } else { align };
     });
     let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
-    // An estimate that is never below the load: every size is padded to the largest alignment, which may be huge.
+    // An estimate that is never below the load, since it pads every size to the largest alignment, which may be huge.
     let mut estimate: u128 = 0;
     let (mut s, mut e) = (0, 0);
     while s < buffers.len() {
@@ -105,11 +105,11 @@ const fn padded(size: u64, align: u64) -> u128 {
     size as u128 + ((align - size % align) % align) as u128
 }
 
-/// Computes the bytes that the buffers live at `step` need at least. O(n) per different alignment.
+/// Computes a lower bound of the bytes that the buffers live at `step` need. O(n) per different alignment.
 pub const fn load_at(buffers: &[Buffer<'_>], step: u64) -> u64 {
     let mut needed = 0;
     let mut align = 1;
-    // Each alignment that occurs among the live buffers, ascending from 1.
+    // Try each alignment of the live buffers, ascending from 1.
     loop {
         let mut sum: u64 = 0;
         let mut slack = 0;
@@ -141,7 +141,7 @@ pub const fn load_at(buffers: &[Buffer<'_>], step: u64) -> u64 {
     }
 }
 
-/// Returns the bytes of `sum` that `output` may save at `step` by taking the place of `input`: at most the size of either.
+/// Returns the bytes of `sum` that `output` may save at `step` by taking the place of `input`: at most the size of the smaller one.
 const fn shared(
     buffers: &[Buffer<'_>],
     output: &Buffer<'_>,
@@ -158,7 +158,7 @@ const fn shared(
         return 0;
     }
     let less = if other.size < output.size { other.size } else { output.size };
-    // Pad the size as it was or will be counted.
+    // Pad the size as the sum does.
     let padded = less.saturating_add((align - less % align) % align);
     if padded > sum { sum } else { padded }
 }

@@ -16,12 +16,12 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Makes the interval of a half-open range.
+    /// Creates the interval of a half-open range.
     pub const fn new(steps: Range<u64>) -> Self {
         Self { start: steps.start, end: steps.end }
     }
 
-    /// Returns whether the two have a step in common; an empty interval never does. O(1).
+    /// Returns whether both intervals have a step in common; an empty one never has. O(1).
     pub const fn overlaps(&self, other: &Self) -> bool {
         let start = if self.start > other.start { self.start } else { other.start };
         start < self.end && start < other.end
@@ -30,9 +30,8 @@ impl Interval {
 
 /// A buffer to be placed: its size, its lifetime, and its constraints.
 ///
-/// Sizes, alignments and offsets are in bytes. Time is counted in steps, such as operators of a network or
-/// positions in a trace; a lifetime is half-open, `start..end`. Other buffers are named by their index in the
-/// planned slice. Everything is `const`:
+/// Sizes, alignments and offsets are in bytes. Time is counted in steps, such as operators of a network or positions in a trace; a
+/// lifetime is half-open, `start..end`. Constraints name other buffers by their index in the planned slice. All methods are `const`:
 ///
 /// ```
 /// use allotment::plan::Buffer;
@@ -47,40 +46,40 @@ impl Interval {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Buffer<'a> {
-    /// The name in messages; the index is used if it is empty.
+    /// The name in messages, which use the index if it is empty.
     pub name: &'a str,
     /// Size in bytes; may be zero.
     pub size: u64,
     /// Alignment of the offset in bytes, a power of two.
     pub align: u64,
-    /// The first step at which it is live.
+    /// The first step at which the buffer is live.
     pub start: u64,
-    /// The step after the last one at which it is live. If that is `start`, the buffer is never live: it shares its place with any other, and
-    /// only lies in the arena.
+    /// The step after the last one at which the buffer is live. If that is `start`, the buffer is never live: it may share its place with
+    /// any other, and need only lie in the arena.
     pub end: u64,
     /// Steps of the lifetime at which the contents are not needed. The gaps must be in order, not empty, not touch
     /// each other, and lie inside the lifetime.
     pub gaps: &'a [Interval],
-    /// The offset that it must have.
+    /// The offset that the buffer must have.
     pub fixed: Option<u64>,
-    /// The offset that it should have if that costs nothing.
+    /// The offset that the buffer should have if that costs no memory.
     pub hint: Option<u64>,
-    /// The buffer whose place it may take: the input of an operator whose output this is.
+    /// The buffer whose place this one may take: the input of an operator whose output this is.
     ///
     /// The two may have the same offset although both are live at this buffer's first step, provided that this step
     /// is the other's last. Otherwise the field has no effect.
     pub alias: Option<usize>,
-    /// Buffers that it must never share memory with, even if their lifetimes do not overlap. It is enough if one of
-    /// the two names the other.
+    /// Buffers with which this one must never share memory, even if their lifetimes do not overlap. It is enough if one of the two names
+    /// the other.
     pub apart: &'a [usize],
-    /// The tier that it must lie in; `None` for any. Has no effect on plans of a single arena.
+    /// The tier in which the buffer must lie, or `None` for any. Has no effect on plans of a single arena.
     pub tier: Option<usize>,
-    /// Accesses to each of its bytes, which determine what a slow tier costs.
+    /// Number of accesses to each byte, which determines the cost of a slow tier.
     pub accesses: u64,
 }
 
 impl<'a> Buffer<'a> {
-    /// Makes a buffer of `size` bytes that is live during `steps`, with alignment 1 and without constraints.
+    /// Creates a buffer of `size` bytes that is live during `steps`, with alignment 1 and without constraints.
     pub const fn new(size: u64, steps: Range<u64>) -> Self {
         Self {
             name: "",
@@ -122,7 +121,7 @@ impl<'a> Buffer<'a> {
         self
     }
 
-    /// Asks for an offset, which is used if that costs nothing.
+    /// Asks for an offset, which the plan uses if that costs no memory.
     pub const fn hint(mut self, offset: u64) -> Self {
         self.hint = Some(offset);
         self
@@ -248,13 +247,12 @@ const fn contains(list: &[usize], wanted: usize) -> bool {
     false
 }
 
-/// Rules besides time for which buffers of an instance conflict: the pairs for which [`relation`] must be
-/// asked.
+/// The kinds of pairs of an instance's buffers for which time alone does not decide a conflict, but [`relation`] does.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
-    /// Pairs with a common step may be compatible, since there are gaps, places that may be shared, or buffers that are never live.
+    /// Whether pairs with a common step may be compatible, because of gaps, shared places, or buffers that are never live.
     pub(super) relaxed: bool,
-    /// Pairs without a common step may conflict, since some buffers must be kept apart.
+    /// Whether pairs without a common step may conflict, because some buffers must be kept apart.
     pub(super) apart: bool,
 }
 

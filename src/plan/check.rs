@@ -10,7 +10,7 @@ use crate::units::each;
 ///
 /// # Errors
 ///
-/// [`PlanError`] with the first error that is found.
+/// [`PlanError`] with the first error found.
 pub const fn check(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
     let mut total: u64 = 0;
     let mut highest: u64 = 0;
@@ -37,7 +37,7 @@ pub const fn check(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
                 None => return Err(PlanError::TooLarge(i)),
             }
         }
-        // No planner places a buffer above the sum of all padded sizes and the highest fixed end.
+        // No planner lets a buffer end above the sum of all padded sizes and the highest fixed end.
         let padded = b.size.checked_add(b.align - 1);
         let Some(sum) = add(total, padded) else { return Err(PlanError::TooLarge(i)) };
         // The largest number stands for "no plan yet".
@@ -100,7 +100,7 @@ const fn fixed_are_apart(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Returns whether buffers `i` and `j` must not lie at these offsets. O(gaps and `apart` of both).
+/// Returns whether buffers `i` and `j` cannot both lie at these offsets. O(gaps and `apart` of both).
 pub(super) const fn clash(buffers: &[Buffer<'_>], i: usize, at_i: u64, j: usize, at_j: u64) -> bool {
     let (size_i, size_j) = (buffers[i].size, buffers[j].size);
     // An empty buffer takes no room at any offset.
@@ -118,13 +118,13 @@ pub(super) const fn clash(buffers: &[Buffer<'_>], i: usize, at_i: u64, j: usize,
     }
 }
 
-/// Checks a plan of `buffers` within `capacity` bytes and returns the bytes that it uses. Every offset must be
-/// aligned, fixed buffers must be at their offsets, and no two buffers may overlap that must not. O(n²). A plan
-/// from elsewhere, such as a file, must pass this check before it is used.
+/// Checks a plan of `buffers` within `capacity` bytes and returns the bytes that it uses. Every offset must be aligned, fixed buffers
+/// must be at their offsets, and no two conflicting buffers may overlap. O(n²). A plan from elsewhere, such as a file, must pass this
+/// check before use.
 ///
 /// # Errors
 ///
-/// [`PlanError`] with the first error that is found. The buffers themselves are checked by [`check`], not here.
+/// [`PlanError`] with the first error found. The buffers themselves must have passed [`check`].
 pub const fn validate(buffers: &[Buffer<'_>], offsets: &[u64], capacity: u64) -> Result<u64, PlanError> {
     if buffers.len() != offsets.len() {
         return Err(PlanError::Length);

@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-/// Why buffers cannot be planned, why offsets are no plan for them, or why a buffer of an arena cannot be used. A number in
+/// The reason why buffers cannot be planned, offsets are not a plan for them, or a buffer of an arena cannot be used. A number in
 /// parentheses is the index of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -42,7 +42,7 @@ pub enum PlanError {
     Overlap(usize, usize),
     /// A plan that changes has no place for another buffer.
     TooMany {
-        /// The buffers that it has places for.
+        /// Number of buffers for which the plan has places.
         room: usize,
     },
     /// A plan that changes has no buffer with this id.
@@ -53,20 +53,20 @@ pub enum PlanError {
     Constraint,
     /// A plan that changes would be longer than its arena.
     Full {
-        /// The bytes that it would need.
+        /// Bytes that the plan would need.
         needed: usize,
     },
-    /// A [`PlannedHeap`](crate::PlannedHeap) still has live blocks of the old plan, which stays.
+    /// A [`PlannedHeap`](crate::PlannedHeap) still has live blocks of the old plan, so it keeps that plan.
     Busy {
-        /// How many there are.
+        /// Number of live blocks.
         live: usize,
     },
-    /// The memory behind a [`PlannedHeap`](crate::PlannedHeap) has no room for the plan, so that all requests go there.
+    /// The memory of a [`PlannedHeap`](crate::PlannedHeap) has no room for the plan, so all requests go to the memory.
     OutOfMemory {
-        /// The bytes that the plan takes.
+        /// Bytes that the plan needs.
         requested: usize,
     },
-    /// A buffer of an arena is not live at the step at which it was asked for.
+    /// A buffer of an arena is not live at the requested step.
     NotLive {
         /// The index of the buffer.
         buffer: usize,
@@ -76,12 +76,12 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// Describes the error in a few words, without the index, so that a `const` can print it.
+    /// Returns a short description of the error, without the index, so that a `const` can print it.
     pub const fn reason(&self) -> &'static str {
         self.parts().0
     }
 
-    /// Returns the reason, and the indices of the buffers that the error is about.
+    /// Returns the reason, and the indices of the buffers at fault.
     pub(super) const fn parts(&self) -> (&'static str, Option<usize>, Option<usize>) {
         match *self {
             Self::Align(i) => ("an alignment is not a power of two", Some(i), None),

@@ -1,7 +1,7 @@
-//! Greedy placement: an order of the buffers, and a rule that picks each offset among those placed before.
+//! Greedy placement: buffers in some order, and a rule that picks each offset among the buffers placed before.
 //!
-//! Greedy by size with best fit is the planner of TensorFlow Lite (Pisarchyk and Lee, *Efficient Memory Management
-//! for Deep Neural Net Inference*, 2020). No single order is good on every instance, so several are tried.
+//! Greedy by size with best fit is the planner of TensorFlow Lite (Pisarchyk and Lee, *Efficient Memory Management for Deep Neural Net
+//! Inference*, 2020). No single order is good on every instance, so the planner tries several.
 
 #![forbid(unsafe_code)]
 
@@ -10,40 +10,40 @@ use super::order::{Scratch, sort};
 use super::{Buffer, Order, check::clash, lowest::place_lowest};
 use crate::units::each;
 
-/// Choice among several gaps for a buffer.
+/// The choice of a gap for a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Fit {
-    /// In the smallest gap that holds it.
+    /// The smallest gap that holds the buffer.
     Best,
-    /// In the lowest gap that holds it.
+    /// The lowest gap that holds the buffer.
     First,
-    /// Not buffer by buffer: the next buffer is the one that can lie lowest, and the order only decides ties. Such
-    /// plans are *canonical* (Moffitt, *MiniMalloc*, 2023): no buffer lies below one that was placed before it.
+    /// The next buffer is always the one that can lie lowest, and the order only decides ties. Such plans are *canonical* (Moffitt,
+    /// *MiniMalloc*, 2023): no buffer lies below one placed before it.
     Lowest,
 }
 
-/// A way of making a plan.
+/// A rule by which a planner makes a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Rule {
     /// The order in which buffers are placed.
     pub order: Order,
-    /// The order among buffers that are equal by the first one.
+    /// The order among buffers that `order` leaves equal.
     pub then: Order,
-    /// The gap that a buffer takes.
+    /// The choice of the gap for a buffer.
     pub fit: Fit,
 }
 
 impl Rule {
-    /// Makes a rule that sorts by `order` and then by `then`, and places by `fit`.
+    /// Creates a rule that sorts by `order` and then by `then`, and places by `fit`.
     pub const fn new(order: Order, then: Order, fit: Fit) -> Self {
         Self { order, then, fit }
     }
 }
 
-/// The rules that are worth trying, ordered so that the first ones complement each other best.
+/// The rules worth trying, ordered so that the first ones complement each other best.
 pub const RULES: [Rule; 12] = {
     use Fit::{Best, First, Lowest};
     use Order::{Area, Degree, Duration, End, Size, Start};
@@ -76,10 +76,10 @@ pub const fn affordable_rules(n: usize) -> &'static [Rule] {
     RULES.split_at(if rules > RULES.len() { RULES.len() } else { rules }).0
 }
 
-/// Places all `buffers` by one rule and returns the peak. `None` if it would not be below `limit`; the offsets are
-/// useless in that case. O(n²) for n buffers (times the gaps of any two).
+/// Places all `buffers` by one rule and returns the peak, or `None` if it would not be below `limit`; the offsets are invalid in that
+/// case. O(n²) for n buffers (times the gaps of any two).
 ///
-/// `hints` says whether hints are followed where that does not raise the peak.
+/// If `hints` is true, buffers follow their hints where that does not raise the peak.
 pub(super) const fn place(
     buffers: &[Buffer<'_>],
     rule: Rule,
@@ -137,11 +137,11 @@ pub(super) const fn insert(n: usize, i: usize, offsets: &[u64], placed: &mut [us
     placed[k] = i;
 }
 
-/// A place that was found for a buffer.
+/// A place found for a buffer.
 pub(super) struct Found {
-    /// The smallest or the lowest gap between the conflicting buffers.
+    /// The offset of the smallest or the lowest gap between the conflicting buffers.
     pub(super) offset: u64,
-    /// The lowest two offsets of its input and of its outputs whose place it may take.
+    /// The lowest two offsets of inputs and outputs whose place the buffer may take.
     shared: [Option<u64>; 2],
 }
 
@@ -180,7 +180,7 @@ pub(super) const fn find(
             continue;
         }
         let at = offsets[j];
-        // A gap ends here, unless the search has ended.
+        // A gap may end here, unless the search is over.
         if at > top && at - top < room {
             let start = align_up(top, b.align);
             if start <= at && at - start >= b.size {
@@ -197,8 +197,8 @@ pub(super) const fn find(
     found
 }
 
-/// Takes the place of an input or output of buffer `i`, or its hint, if that does not raise the peak more than the
-/// gap that was found.
+/// Returns the offset of an input or output of buffer `i`, or the buffer's hint, if that raises the peak no more than the gap found, else
+/// the offset of the gap.
 pub(super) const fn prefer(
     buffers: &[Buffer<'_>],
     hints: bool,
@@ -228,7 +228,7 @@ pub(super) const fn prefer(
     found.offset
 }
 
-/// Returns whether buffer `i` may lie at `offset` and ends at `worst` or below.
+/// Returns whether buffer `i` may lie at `offset` and would end at `worst` or below.
 const fn fits_at(
     buffers: &[Buffer<'_>],
     i: usize,

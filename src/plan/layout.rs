@@ -1,4 +1,4 @@
-//! The plan of a fixed number of buffers, made in a `const`.
+//! Plans of a fixed number of buffers, made in a `const`.
 
 #![forbid(unsafe_code)]
 
@@ -37,9 +37,9 @@ pub struct Plan<'a, const N: usize> {
 
 /// Plans `buffers` in a `const`. Errors are compiler errors.
 ///
-/// It keeps the best plan of the [`RULES`](super::RULES) that the compiler can try in about a second, each in
-/// O(n²); see [`affordable_rules`]. Beyond some 700 buffers it takes longer, and the compiler asks for
-/// `#![allow(long_running_const_eval)]`. At run time, or to choose the rules, use [`try_plan`].
+/// The planner keeps the best plan of the [`RULES`](super::RULES) that the compiler can try in about a second, each in O(n²); see
+/// [`affordable_rules`]. Beyond some 700 buffers it takes longer, and the compiler asks for `#![allow(long_running_const_eval)]`. At run
+/// time, or to choose the rules, use [`try_plan`].
 ///
 /// # Panics
 ///
@@ -76,7 +76,7 @@ pub const fn try_plan<'a, const N: usize>(
 }
 
 impl<'a, const N: usize> Plan<'a, N> {
-    /// Makes a plan from offsets that were found elsewhere, for instance by the host planner. O(n²).
+    /// Creates a plan from offsets found elsewhere, for instance by the host planner. O(n²).
     ///
     /// # Errors
     ///
@@ -91,12 +91,11 @@ impl<'a, const N: usize> Plan<'a, N> {
         }
     }
 
-    /// Returns the same plan if it needs at most `capacity` bytes. O(1), or O(n²) if it does not fit.
+    /// Returns the plan unchanged if it needs at most `capacity` bytes. O(1), or O(n²) if it does not fit.
     ///
     /// # Panics
     ///
-    /// If it needs more. In a `const` this is a compiler error that names the buffers which are live at the worst
-    /// step:
+    /// If the plan needs more. In a `const` this is a compiler error that names the buffers live at the worst step:
     ///
     /// ```compile_fail
     /// # use allotment::plan::{Buffer, Plan, plan};
@@ -124,12 +123,12 @@ impl<'a, const N: usize> Plan<'a, N> {
         self.bound
     }
 
-    /// Returns the step at which the most memory is needed. O(n²).
+    /// Returns the step at which the buffers need the most memory. O(n²).
     pub const fn worst_moment(&self) -> Load {
         load(self.buffers)
     }
 
-    /// Returns the bytes that the buffers would take if none shared memory, alignment padding included. O(n).
+    /// Returns the bytes that the buffers would take if none shared memory, including alignment padding. O(n).
     pub const fn naive(&self) -> u64 {
         naive(self.buffers)
     }
@@ -163,7 +162,7 @@ impl<'a, const N: usize> Plan<'a, N> {
         Placed { buffers: self.buffers, offsets: &self.offsets, peak: self.peak, bound: self.bound }
     }
 
-    /// Returns the rule that made the plan; `None` for a plan from elsewhere.
+    /// Returns the rule that made the plan, or `None` for a plan from elsewhere.
     pub const fn rule(&self) -> Option<Rule> {
         self.rule
     }
@@ -172,7 +171,7 @@ impl<'a, const N: usize> Plan<'a, N> {
     ///
     /// # Errors
     ///
-    /// [`PlanError`] with the first error. A `Plan` never has one, so this is meant for tests.
+    /// [`PlanError`] with the first error found. A `Plan` never has one, so this method is meant for tests.
     pub const fn validate(&self) -> Result<u64, PlanError> {
         validate(self.buffers, &self.offsets, self.peak)
     }

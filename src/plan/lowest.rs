@@ -6,9 +6,8 @@ use super::buffer::{Kind, Relation, align_up, relation};
 use super::{Buffer, order::Scratch};
 use crate::units::each;
 
-/// Repeatedly places the buffer that can lie lowest; the order in `scratch` decides ties. Pairs that may share a
-/// place are treated as conflicting, and fixed buffers as obstacles. Returns the peak if it is below `limit`.
-/// O(n²).
+/// Repeatedly places the buffer that can lie lowest; the order in `scratch` decides ties. Treats pairs that may share a place as
+/// conflicting, and fixed buffers as obstacles. Returns the peak if it is below `limit`. O(n²).
 pub(super) const fn place_lowest(
     buffers: &[Buffer<'_>],
     limit: u64,
@@ -30,8 +29,7 @@ pub(super) const fn place_lowest(
     if peak >= limit {
         return None;
     }
-    // `list` holds the buffers that are not placed yet, `offsets` the lowest offset that each can have so far, and
-    // `temp` its rank.
+    // `list` has the buffers not yet placed, `offsets` the lowest offset that each can have so far, and `temp` the rank of each.
     let mut left = 0;
     each!(k, fixed..buffers.len(), {
         let i = scratch.order[k];
@@ -40,7 +38,7 @@ pub(super) const fn place_lowest(
         offsets[i] = above_fixed(buffers, i, 0, fixed, scratch.order);
         left += 1;
     });
-    // If nothing is fixed, the first buffer of the order is placed first.
+    // Without fixed buffers, this is the first buffer of the order.
     let mut at = lowest(offsets, scratch, left);
     while left > 0 {
         let chosen = scratch.list[at];
@@ -53,7 +51,7 @@ pub(super) const fn place_lowest(
             return None;
         }
         peak = if end > peak { end } else { peak };
-        // One pass raises the buffers that conflict and finds the one that is lowest then.
+        // One pass raises the conflicting buffers and finds the next lowest one.
         let (mut low, mut rank) = (u64::MAX, usize::MAX);
         each!(k, 0..left, {
             let i = scratch.list[k];
@@ -90,7 +88,8 @@ const fn lowest(offsets: &[u64], scratch: &Scratch<'_>, left: usize) -> usize {
     at
 }
 
-/// Returns the lowest offset from `offset` on at which buffer `i` meets none of the fixed ones, which come first in `order`. O(fixed²).
+/// Returns the lowest offset from `offset` on at which buffer `i` conflicts with none of the fixed buffers, which come first in `order`.
+/// O(fixed²).
 const fn above_fixed(
     buffers: &[Buffer<'_>],
     i: usize,

@@ -1,4 +1,4 @@
-//! Text built in a `const`, for errors that the compiler shows.
+//! Text built in a `const`, for compiler errors.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ impl<const N: usize> Text<N> {
         Self { bytes: [0; N], len: 0 }
     }
 
-    /// Appends all of `text`, or nothing if it does not fit.
+    /// Appends all of `text`, or nothing if it does not fit. Returns whether it fits.
     const fn push(&mut self, text: &str) -> bool {
         let text = text.as_bytes();
         if text.len() > N - self.len {
@@ -55,7 +55,7 @@ impl<const N: usize> Text<N> {
         }
     }
 
-    /// Appends `name (size B)`, with the index if there is no name. Appends all of it or nothing.
+    /// Appends `name (size B)`, or nothing if that does not fit; a buffer without a name appears by its index. Returns whether it fits.
     const fn buffer(&mut self, buffers: &[Buffer<'_>], i: usize) -> bool {
         let before = self.len;
         let named = if buffers[i].name.is_empty() {
@@ -84,7 +84,7 @@ pub(super) const fn too_large(buffers: &[Buffer<'_>], peak: u64, capacity: u64) 
     text.push(" with ");
     text.number(worst.bytes);
     text.push(" B live:");
-    // Leave room for the count of buffers that are left out.
+    // Leave room for the count of omitted buffers.
     const LAST: usize = 32;
     let mut left_out = 0;
     each!(i, 0..buffers.len(), {
@@ -109,7 +109,7 @@ pub(super) const fn too_large(buffers: &[Buffer<'_>], peak: u64, capacity: u64) 
     panic!("{}", text.as_str())
 }
 
-/// Panics with the reason why an instance cannot be planned and with the buffers at fault.
+/// Panics with the reason why an instance cannot be planned, and the buffers at fault.
 pub(super) const fn refuse(buffers: &[Buffer<'_>], error: PlanError) -> ! {
     let (reason, Some(first), second) = error.parts() else { panic!("{}", error.reason()) };
     let mut text = Text::<300>::new();

@@ -1,15 +1,15 @@
 //! Static planning: memory laid out before the program runs.
 //!
-//! A [`Buffer`] has a size, a lifetime in steps, and constraints. Buffers whose lifetimes do not overlap may share
-//! memory. Finding the offsets that need the smallest arena is *dynamic storage allocation*, which is NP-complete
-//! (Garey and Johnson, *Computers and Intractability*, 1979, problem SR2). [`plan`] takes the best of several
-//! greedy plans in a `const`, with a lower bound that shows how far from optimal it can be.
+//! A [`Buffer`] has a size, a lifetime in steps, and constraints. Buffers whose lifetimes do not overlap may share memory. Finding the
+//! offsets that need the smallest arena is *dynamic storage allocation*, which is NP-complete (Garey and Johnson, *Computers and
+//! Intractability*, 1979, problem SR2). [`plan`] computes the best of several greedy plans in a `const`, with a lower bound that limits
+//! its distance from the optimum.
 //!
-//! * [`plan`], [`Plan`]: one arena, planned by the compiler. [`plan_tiers`]: several memories. `OwnedPlan`
-//!   (`alloc`): buffers that become known at run time.
+//! * [`plan`], [`Plan`]: one arena, planned by the compiler. [`plan_tiers`]: several memories. `OwnedPlan` (`alloc`): buffers known only
+//!   at run time.
 //! * [`arena!`](crate::arena!), [`Arena`]: memory for a plan, and typed access to the live buffers.
 //! * [`Incremental`]: a plan that changes at run time, in fixed memory.
-//! * [`Recorder`], [`PlannedHeap`](crate::PlannedHeap): one iteration is recorded, and the next ones are allocated from a plan for it.
+//! * [`Recorder`], [`PlannedHeap`](crate::PlannedHeap): record one iteration, and allocate the next ones from a plan for it.
 //! * [`check`], [`load`], [`validate`]: tools for plans made elsewhere.
 
 mod arena;

@@ -5,24 +5,24 @@
 use super::buffer::Buffer;
 use crate::units::each;
 
-/// A criterion to sort buffers by. The largest, longest or earliest comes first.
+/// A criterion for sorting buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Order {
-    /// By size, the larger first.
+    /// By size, larger ones first.
     Size,
-    /// By size times lifetime, the larger first.
+    /// By size times lifetime, larger ones first.
     Area,
-    /// By lifetime, the longer first.
+    /// By lifetime, longer ones first.
     Duration,
-    /// By first step, the earlier first.
+    /// By first step, earlier ones first.
     Start,
-    /// By last step, the later first.
+    /// By last step, later ones first.
     End,
-    /// By the bytes of other buffers that are live at the same time, the more first.
+    /// By the bytes of other buffers that are live at the same time, larger sums first.
     Degree,
-    /// By accesses per byte, the more first; for [tiers](super::Tier).
+    /// By accesses per byte, larger numbers first; for [tiers](super::Tier).
     Accesses,
 }
 
@@ -30,15 +30,15 @@ pub enum Order {
 pub(super) struct Scratch<'s> {
     /// Buffers in the order in which they are placed.
     pub(super) order: &'s mut [usize],
-    /// Sort keys; those of fixed buffers are the largest.
+    /// Sort keys, of which those of fixed buffers are the largest.
     pub(super) keys: &'s mut [(u64, u64)],
-    /// Placed buffers by their offset, or buffers that are not placed yet.
+    /// Placed buffers by offset, or buffers not yet placed.
     pub(super) list: &'s mut [usize],
     /// Temporary memory for sorting, and ranks.
     pub(super) temp: &'s mut [usize],
-    /// Bytes live at the same time as each buffer, its own included.
+    /// Bytes live at the same time as each buffer, including its own.
     pub(super) degree: &'s mut [u64],
-    /// Offsets that are tried.
+    /// Offsets of the plan being tried.
     pub(super) trial: &'s mut [u64],
 }
 
@@ -71,7 +71,7 @@ impl<const N: usize> Arrays<N> {
 /// The sort key of a fixed buffer, which comes before all others.
 const FIRST: u64 = u64::MAX;
 
-/// Returns the sort key of a buffer; the largest comes first. O(1).
+/// Returns the sort key of a buffer. Larger keys come first. O(1).
 const fn key(buffers: &[Buffer<'_>], i: usize, order: Order, degree: &[u64]) -> u64 {
     let b = &buffers[i];
     let key = match order {
@@ -86,8 +86,7 @@ const fn key(buffers: &[Buffer<'_>], i: usize, order: Order, degree: &[u64]) -> 
     if key == FIRST { FIRST - 1 } else { key }
 }
 
-/// Fills `scratch.order` with all buffers: fixed ones first, then sorted by the two orders, ties by index. O(n log
-/// n).
+/// Fills `scratch.order` with all buffers, fixed ones first, then sorted by the two orders and by index. O(n log n).
 pub(super) const fn sort(buffers: &[Buffer<'_>], by: Order, then: Order, scratch: &mut Scratch<'_>) {
     each!(i, 0..buffers.len(), {
         scratch.order[i] = i;
@@ -99,7 +98,7 @@ pub(super) const fn sort(buffers: &[Buffer<'_>], by: Order, then: Order, scratch
     merge_sort(scratch.order, scratch.keys, scratch.temp);
 }
 
-/// Sorts `order` by descending keys. Stable. O(n log n).
+/// Sorts `order` by descending keys, stably. O(n log n).
 const fn merge_sort(order: &mut [usize], keys: &[(u64, u64)], temp: &mut [usize]) {
     let n = order.len();
     let mut width = 1;
@@ -145,8 +144,7 @@ const fn merge(
     }
 }
 
-/// Fills `scratch.order` with all buffers sorted by start, and `scratch.list` sorted by end, both ascending. O(n
-/// log n).
+/// Fills `scratch.order` with all buffers by ascending start, and `scratch.list` with all by ascending end. O(n log n).
 pub(super) const fn sort_by_time(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
     each!(i, 0..buffers.len(), {
         scratch.list[i] = i;
@@ -160,13 +158,13 @@ pub(super) const fn sort_by_time(buffers: &[Buffer<'_>], scratch: &mut Scratch<'
     merge_sort(scratch.order, scratch.keys, scratch.temp);
 }
 
-/// Fills `scratch.degree`. The buffers must be [sorted by time](sort_by_time), and gaps count as live. O(n).
+/// Fills `scratch.degree`, counting gaps as live. The buffers must be [sorted by time](sort_by_time). O(n).
 pub(super) const fn degrees(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
     let n = buffers.len();
-    // `ended` is the bytes of buffers that end before each buffer starts; the second pass adds those that start
-    // before it ends.
+    // `ended` counts the bytes of buffers that end before each buffer starts; the second pass subtracts them from those of buffers that
+    // start before it ends.
     let (mut e, mut ended) = (0, 0);
-    // A buffer that is never live counts for no other, and no other for it.
+    // A buffer that is never live does not count for others, nor others for it.
     each!(k, 0..n, {
         let i = scratch.order[k];
         while e < n && buffers[scratch.list[e]].end <= buffers[i].start {
@@ -186,7 +184,7 @@ pub(super) const fn degrees(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
     });
 }
 
-/// Returns the size of a buffer that is ever live, else 0.
+/// Returns the size of a buffer, or 0 if it is never live.
 const fn live_size(b: &Buffer<'_>) -> u64 {
     if b.is_never_live() { 0 } else { b.size }
 }

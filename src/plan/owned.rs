@@ -1,4 +1,4 @@
-//! Plans of buffers whose number is known only at run time.
+//! Plans of buffers whose number becomes known only at run time.
 
 #![forbid(unsafe_code)]
 
@@ -45,7 +45,7 @@ impl<'a> OwnedPlan<'a> {
         Ok(Self { buffers, offsets, peak, bound })
     }
 
-    /// Makes a plan from offsets that were found elsewhere, for instance by the host planner. O(n²).
+    /// Creates a plan from offsets found elsewhere, for instance by the host planner. O(n²).
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl<'a> OwnedPlan<'a> {
     }
 }
 
-/// Returns as many of the first [`RULES`] as take a few seconds at most for `n` buffers, but at least one.
+/// Returns as many of the first [`RULES`] as take at most a few seconds for `n` buffers, but at least one.
 #[cfg(feature = "std")]
 pub(crate) fn rules_for(n: usize) -> &'static [Rule] {
     /// Most pairs of buffers to examine.

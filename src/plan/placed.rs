@@ -5,8 +5,7 @@
 use super::buffer::Buffer;
 use crate::units::each;
 
-/// Buffers and offsets that are known to be a valid plan. Only [`Plan::placed`](super::Plan::placed) and
-/// `OwnedPlan::placed` make one.
+/// Buffers and offsets that are a valid plan. Only [`Plan::placed`](super::Plan::placed) and `OwnedPlan::placed` return one.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Placed<'a> {
@@ -27,7 +26,7 @@ impl<'a> Placed<'a> {
         self.bound
     }
 
-    /// Returns the bytes that the buffers would take if none shared memory, alignment padding included. O(n).
+    /// Returns the bytes that the buffers would take if none shared memory, including alignment padding. O(n).
     pub const fn naive(&self) -> u64 {
         naive(self.buffers)
     }

@@ -1,4 +1,4 @@
-//! Recorded plans: one iteration is recorded, and the next ones are allocated from a plan for it.
+//! Recorded plans: a program records one iteration, and allocates the next ones from a plan for it.
 //!
 //! Repetitive programs, such as training or control loops, make the same requests in every iteration. After one
 //! iteration all sizes and lifetimes are known. ONNX Runtime calls this a *memory pattern*.
@@ -8,7 +8,7 @@
 use super::search::{Found, search};
 use super::{Buffer, PlanError, RULES, order::Arrays};
 
-/// The value of `end` for a lifetime that has not ended.
+/// Value of `end` for a lifetime that has not ended.
 const OPEN: u32 = u32::MAX;
 
 /// A request of an iteration.
@@ -19,9 +19,9 @@ pub struct Request {
     pub size: usize,
     /// Alignment in bytes.
     pub align: usize,
-    /// The request's number among all requests and frees of the iteration.
+    /// The number of the request among all requests and frees of the iteration.
     pub start: u32,
-    /// The number of the event that freed it.
+    /// The number of the free among all requests and frees of the iteration.
     pub end: u32,
 }
 
@@ -49,7 +49,7 @@ impl Request {
 pub struct Recorder<const N: usize> {
     requests: [Request; N],
     len: usize,
-    /// Requests that there was no room for.
+    /// Number of requests for which there was no room.
     lost: usize,
     /// The number of the next event.
     now: u32,
@@ -63,7 +63,7 @@ impl<const N: usize> Default for Recorder<N> {
 }
 
 impl<const N: usize> Recorder<N> {
-    /// Makes an empty recorder.
+    /// Creates an empty recorder.
     pub const fn new() -> Self {
         Self { requests: [Request::NONE; N], len: 0, lost: 0, now: 0, live: Live::new() }
     }
@@ -74,8 +74,7 @@ impl<const N: usize> Recorder<N> {
         self.live.clear();
     }
 
-    /// Records that a block of `size` bytes was allocated at `address`, with `align` in bytes. O(log n), and moves
-    /// up to `N` words.
+    /// Records that a block of `size` bytes, aligned to `align` bytes, was allocated at `address`. O(log n), and moves up to `N` words.
     pub fn allocated(&mut self, address: usize, size: usize, align: usize) {
         if self.len == N || self.now >= OPEN - 1 {
             self.lost += 1;
@@ -87,8 +86,8 @@ impl<const N: usize> Recorder<N> {
         self.now += 1;
     }
 
-    /// Records that the block at `address` was freed. An unknown block is older than the iteration and ignored.
-    /// O(log n), and moves up to `N` words.
+    /// Records that the block at `address` was freed. Ignores unknown blocks, which are older than the iteration. O(log n), and moves up
+    /// to `N` words.
     pub fn freed(&mut self, address: usize) {
         if let Some(request) = self.live.remove(address) {
             self.requests[request].end = self.now;
@@ -106,17 +105,17 @@ impl<const N: usize> Recorder<N> {
         self.lost
     }
 
-    /// Plans all requests that were freed again; blocks that outlive the iteration are left to the heap. O(n²),
-    /// with about 250 bytes of stack for each of the `N` requests.
+    /// Plans all requests whose blocks were freed; blocks that outlive the iteration are left to the heap. O(n²), with about 250 bytes of
+    /// stack for each of the `N` requests.
     ///
     /// # Errors
     ///
-    /// [`PlanError`] if the sizes are too large to be added.
+    /// [`PlanError`] if the sum of the sizes overflows.
     pub fn plan(&self) -> Result<RecordedPlan<N>, PlanError> {
         self.plan_with(None)
     }
 
-    /// Plans like [`Recorder::plan`]. If `old` has as many requests, no place becomes smaller than in it.
+    /// Plans like [`Recorder::plan`]. If `old` has as many requests, no place becomes smaller than in `old`.
     pub(crate) fn plan_with(&self, old: Option<&RecordedPlan<N>>) -> Result<RecordedPlan<N>, PlanError> {
         let mut plan = RecordedPlan::EMPTY;
         for request in self.requests() {
@@ -181,7 +180,7 @@ impl<const N: usize> RecordedPlan<N> {
         self.requests().iter().map(|request| request.align).max().unwrap_or(1)
     }
 
-    /// Returns the requests in the order in which they were made.
+    /// Returns the requests in their original order.
     pub fn requests(&self) -> &[Request] {
         &self.requests[..self.len]
     }
@@ -191,7 +190,7 @@ impl<const N: usize> RecordedPlan<N> {
         &self.offsets[..self.len]
     }
 
-    /// Finds the offsets.
+    /// Computes the offsets.
     fn place(&mut self) -> Result<(), PlanError> {
         let n = self.len;
         let mut buffers = [Buffer::new(0, 0..1); N];
@@ -206,7 +205,7 @@ impl<const N: usize> RecordedPlan<N> {
             .ok()
             .filter(|&peak| peak <= isize::MAX as usize)
             .ok_or(PlanError::TooLarge(n.saturating_sub(1)))?;
-        // This is at most the peak, as are all offsets, so it fits.
+        // The bound and all offsets are at most the peak, so they fit.
         self.bound = bound as usize;
         for (to, from) in self.offsets.iter_mut().zip(offsets) {
             *to = from as usize;
@@ -237,8 +236,7 @@ impl<const N: usize> Live<N> {
         self.len = 0;
     }
 
-    /// Inserts a block whose key is not present, or does nothing if it is full. O(log n) comparisons; moves the
-    /// entries above.
+    /// Inserts a block whose key is not present, or does nothing if there is no room. O(log n) comparisons; moves the entries above.
     pub(crate) fn insert(&mut self, key: usize, request: usize) {
         let at = self.above(key);
         if self.len == N {

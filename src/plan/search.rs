@@ -41,7 +41,7 @@ pub(super) const fn search(
         }
         r += 1;
     }
-    // Hints cost nothing: among plans that are equally good, take the one that follows the most of them.
+    // Hints cost no memory: among equally good plans, keep the one that follows the most hints.
     let hints = hints(buffers);
     let mut followed = hints_followed(buffers, offsets);
     r = 0;

@@ -44,7 +44,7 @@ pub struct TieredPlan<'a, const N: usize, const T: usize> {
     cost: u128,
 }
 
-/// The rules that are tried.
+/// The rules that the planner tries.
 const RULES: [Rule; 6] = [
     Rule::new(Order::Accesses, Order::Size, Fit::Best),
     Rule::new(Order::Size, Order::Accesses, Fit::Best),
@@ -58,7 +58,7 @@ const RULES: [Rule; 6] = [
 ///
 /// # Panics
 ///
-/// If the buffers cannot be planned, or no room is found for one of them.
+/// If the buffers cannot be planned, or there is no room for one of them.
 pub const fn plan_tiers<'a, const N: usize, const T: usize>(
     buffers: &'a [Buffer<'a>; N],
     tiers: &'a [Tier; T],
@@ -69,24 +69,21 @@ pub const fn plan_tiers<'a, const N: usize, const T: usize>(
     }
 }
 
-/// Plans `buffers` in several `tiers` as cheaply as it can. A buffer costs its size times its accesses times the
-/// cost of its tier. O(n²) for n buffers in each of a few orders; the cheapest plan is kept, and among equals the
-/// one that needs the least memory.
+/// Plans `buffers` in several `tiers` as cheaply as it can. A buffer costs its size times its accesses times the cost of its tier. Tries
+/// a few orders, each in O(n²) for n buffers, and keeps the cheapest plan, among equals the one that needs the least memory.
 ///
-/// Buffers that are fixed or bound to a tier are placed first; each of the others goes to the cheapest tier that
-/// has a gap for it. A fixed offset applies in whichever tier the buffer gets. Buffers in different tiers share no
-/// memory.
+/// Buffers that are fixed or bound to a tier come first; each of the others goes to the cheapest tier that has a gap for it. A fixed
+/// offset applies in any tier that the buffer gets. Buffers in different tiers share no memory.
 ///
 /// # Errors
 ///
-/// [`PlanError`] if the buffers cannot be planned, or if no order finds room for all; the error names the buffer
-/// that did not fit in the first order.
+/// [`PlanError`] if the buffers cannot be planned, or no order finds room for all; the error then names the buffer that did not fit in
+/// the first order.
 pub const fn try_plan_tiers<'a, const N: usize, const T: usize>(
     buffers: &'a [Buffer<'a>; N],
     tiers: &'a [Tier; T],
 ) -> Result<TieredPlan<'a, N, T>, PlanError> {
-    // Buffers may be fixed at the same offset in different tiers, so overlaps of fixed buffers are not checked
-    // here.
+    // Buffers may be fixed at equal offsets in different tiers, so ignore overlaps of fixed buffers here.
     match check(buffers) {
         Ok(()) | Err(PlanError::FixedOverlap(..)) => {}
         Err(error) => return Err(error),
@@ -187,7 +184,7 @@ const fn cost(b: &Buffer<'_>, tier: &Tier) -> u128 {
     (b.size as u128 * b.accesses as u128).saturating_mul(tier.cost as u128)
 }
 
-/// Returns the tiers sorted by cost, the cheapest first. Stable.
+/// Returns the tiers sorted by cost, the cheapest first, stably.
 const fn by_cost<const T: usize>(tiers: &[Tier; T]) -> [usize; T] {
     let mut order = [0; T];
     each!(i, 0..T, {
@@ -250,7 +247,7 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
     ///
     /// # Errors
     ///
-    /// [`PlanError`] with the first error. A `TieredPlan` never has one, so this is meant for tests.
+    /// [`PlanError`] with the first error found. A `TieredPlan` never has one, so this method is meant for tests.
     pub const fn validate(&self) -> Result<(), PlanError> {
         each!(i, 0..N, {
             let (b, offset) = (&self.buffers[i], self.offsets[i]);

@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 bitflags::bitflags! {
-    /// The properties of a piece of memory, as a set of flags. The lower half of the bits is named here or reserved; the
-    /// upper half is for the user ([`Capabilities::user`]).
+    /// The properties of a piece of memory, as a set of flags. The lower half of the bits is named here or reserved; the upper half
+    /// belongs to the program ([`Capabilities::user`]).
     ///
     /// ```
     /// use allotment::region::Capabilities;
@@ -31,10 +31,10 @@ bitflags::bitflags! {
         const DEVICE = 1 << 6;
         /// Never moved or paged out.
         const PINNED = 1 << 7;
-        /// Atomic instructions work on it, compare-and-swap included. On some chips they fail, or are not atomic, in external RAM:
-        /// give this flag to all other zones, and collections without a wish of their own stay out of it.
+        /// Atomic instructions work on it, compare-and-swap included. On some chips they fail, or are not atomic, in external RAM. Set
+        /// this flag on all other zones to keep collections without a stated requirement out of it.
         const ATOMIC = 1 << 8;
-        // Flags of the user.
+        // Flags of the program.
         const _ = !0;
     }
 }

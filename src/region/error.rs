@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-/// Why a region was not accepted, extended or released.
+/// Why a heap did not accept, extend or release a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

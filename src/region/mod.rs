@@ -1,4 +1,4 @@
-//! Regions, the ranges of memory that an allocator divides: where they are, and what they can do.
+//! Regions: the ranges of memory that an allocator divides, and their capabilities.
 
 mod capabilities;
 mod error;
@@ -22,8 +22,7 @@ pub struct Region {
     pub start: NonNull<u8>,
     /// Size in bytes.
     pub size: usize,
-    /// True if every byte is known to be zero. Zeroed allocations from memory that was never allocated then need no
-    /// clearing.
+    /// Whether every byte is known to be zero. If so, zeroed requests need not clear memory that was never allocated.
     pub zeroed: bool,
 }
 
@@ -42,7 +41,7 @@ impl Region {
     ///
     /// # Panics
     ///
-    /// If `start` is null, or the address 0; in a `const`, the program does not compile then.
+    /// If `start` is null or 0. In a `const`, the program does not compile then.
     pub const fn new<A: Start>(start: A, size: usize) -> Self {
         let start: *mut u8 = if A::ADDRESS {
             // SAFETY: a `Start` with this constant is a `usize`.
@@ -60,8 +59,8 @@ impl Region {
 
     /// Creates a region of `size` bytes from an address on, as datasheets and linker scripts state it.
     ///
-    /// The region may be memory that other code has exposed at this address (with `as usize` or
-    /// `pointer::expose_provenance`), or memory that Rust does not know of.
+    /// The region may be memory that other code has exposed at this address (with `as usize` or `pointer::expose_provenance`), or memory
+    /// unknown to Rust.
     ///
     /// # Panics
     ///
@@ -85,8 +84,8 @@ impl Region {
         Self::new(memory.as_mut_ptr(), memory.len())
     }
 
-    /// Returns the address behind the last byte that blocks may have. That leaves out the last byte of the address space, which no object
-    /// of Rust can have.
+    /// Returns the end of the bytes that blocks may use. It excludes the last byte of the address space, which no Rust object can
+    /// contain.
     pub(crate) fn end(&self) -> usize {
         self.start.addr().get().saturating_add(self.size)
     }
@@ -133,9 +132,9 @@ impl<const N: usize> From<&'static mut [u8; N]> for Region {
 ///
 /// # Safety
 ///
-/// [`Region::new`] reads a value as what [`Start::ADDRESS`] says it is, so it must have that representation.
+/// A value must have the representation that [`Start::ADDRESS`] states, because [`Region::new`] reinterprets its bytes.
 pub unsafe trait Start: Copy {
-    /// True for an address, a `usize`; false for a pointer, a `*mut u8`.
+    /// True for an address (a `usize`), false for a pointer.
     const ADDRESS: bool = false;
 }
 
@@ -169,8 +168,8 @@ pub struct Run {
     pub start: usize,
     /// Size in bytes.
     pub size: usize,
-    /// Whether it is one free block. Otherwise it is one block in use, or several adjacent ones that the placement
-    /// cannot tell apart.
+    /// Whether the range is one free block. Otherwise it is one block in use, or several adjacent blocks that the placement cannot tell
+    /// apart.
     pub free: bool,
 }
 

@@ -1,26 +1,27 @@
-//! Static memory for heaps, which [`heap!`](crate::heap) makes.
+//! Static memory for heaps, as [`heap!`](crate::heap) creates it.
 
 use super::Region;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
-/// The largest static heap in bytes: 1 GiB, or a quarter of a smaller address space. Code for 64-bit hosts can only
-/// address statics within 2 GiB, and the program's other statics need room there too.
+/// Size of the largest static heap in bytes: 1 GiB, or a quarter of a smaller address space. Code for 64-bit hosts can only address
+/// statics within 2 GiB, which the program's other statics share.
 const MAX_STATIC: usize = if usize::BITS > 32 { 1 << 30 } else { usize::MAX / 4 + 1 };
 
-/// Static memory of `N` bytes for one heap: [`heap!`](crate::heap!) creates it, or a program of its own for
+/// Static memory of `N` bytes for one heap. [`heap!`](crate::heap!) creates it; a program can also create one for
 /// [`Heap::claim_static`](crate::Heap::claim_static).
 ///
-/// It is all zero, so it lies in `.bss` and takes no space in the program's image. It is aligned to 16 bytes, and no heap claims it twice.
+/// It is all zero, so it lies in `.bss` and takes no space in the program's image. It is aligned to 16 bytes, and only one heap can claim
+/// it.
 #[repr(C, align(16))]
 pub struct StaticRegion<const N: usize> {
     memory: UnsafeCell<[u8; N]>,
     flag: StaticFlag,
 }
 
-/// Says whether static memory belongs to a heap already, and whether it may hold anything but zeros.
+/// A record of whether a heap has claimed a piece of static memory, and whether the memory may hold anything but zeros.
 ///
-/// It lies in `.bss` itself, also if the memory is in a section that start-up code leaves as it is.
+/// The flag itself lies in `.bss`, even if the memory is in a section that start-up code does not initialise.
 #[doc(hidden)]
 pub struct StaticFlag {
     taken: Taken,
@@ -28,12 +29,12 @@ pub struct StaticFlag {
 }
 
 impl StaticFlag {
-    /// The flag of memory in a section whose contents are unknown. Each static has its own.
+    /// The flag of memory in a section whose contents are unknown. Each use of the constant creates a separate flag.
     #[allow(clippy::declare_interior_mutable_const, reason = "it is how such a static starts")]
     pub const DIRTY: Self = Self { taken: Taken::new(), dirty: true };
 }
 
-// SAFETY: `Taken` ensures that the memory is allocated once; from then on only the taker uses it.
+// SAFETY: `Taken` ensures that only one heap gets the memory; from then on only that heap uses it.
 unsafe impl<const N: usize> Sync for StaticRegion<N> {}
 
 #[allow(clippy::new_without_default, reason = "such memory is only ever a static")]
@@ -51,8 +52,8 @@ impl<const N: usize> StaticRegion<N> {
         Self { memory: UnsafeCell::new([0; N]), flag: StaticFlag { taken: Taken::new(), dirty: false } }
     }
 
-    /// Returns a claim to the memory; of heaps that share a flag the first one that uses its claim gets the memory. Without `flag` it is
-    /// the region's own, which is part of its memory's section.
+    /// Returns a claim to the memory. Of the heaps that share a flag, the first to use its claim gets the memory. Without `flag`, the
+    /// claim uses the region's flag, which lies in the same section as the memory.
     pub(crate) const fn pending(&'static self, flag: Option<&'static StaticFlag>) -> Pending {
         let flag = match flag {
             Some(flag) => flag,
@@ -102,8 +103,8 @@ impl Taken {
 #[cfg(all(not(target_has_atomic = "8"), not(feature = "critical-section")))]
 use Splitter as Taken;
 
-/// A flag that can be raised once, on targets with neither atomic swaps nor critical sections. Of calls that interrupt one another,
-/// one gets true; of calls by several cores at the same moment one at most.
+/// A flag that can be raised once, on targets with neither atomic swaps nor critical sections. Among calls that interrupt one another,
+/// exactly one returns true; among concurrent calls on several cores, at most one.
 ///
 /// After Lamport, "A fast mutual exclusion algorithm" (ACM TOCS 1987).
 #[cfg(any(test, all(not(target_has_atomic = "8"), not(feature = "critical-section"))))]
@@ -120,7 +121,7 @@ impl Splitter {
     }
 
     fn raise(&self) -> bool {
-        // No other call has a variable at this address meanwhile.
+        // Its address is unique among the calls in progress.
         let mut own = 0;
         self.steps(&raw mut own, || ())
     }
@@ -145,7 +146,7 @@ impl Splitter {
     }
 }
 
-/// Memory that a heap claims when it is first used.
+/// Memory that a heap claims on first use.
 pub(crate) struct Pending {
     start: *mut u8,
     end: *mut u8,
@@ -153,8 +154,7 @@ pub(crate) struct Pending {
     flag: Option<&'static StaticFlag>,
 }
 
-// SAFETY: the memory behind the pointers is handed over with the value; the flag is atomic, or only accessed in a
-// critical section.
+// SAFETY: the value owns the memory behind its pointers; the flag is atomic, or only accessed in a critical section.
 unsafe impl Send for Pending {}
 
 impl Pending {
@@ -164,13 +164,13 @@ impl Pending {
         Self { start, end, flag: None }
     }
 
-    /// Returns whether there is certainly no memory to take.
+    /// Returns whether there is certainly no memory to claim.
     #[inline(always)]
     pub(crate) fn is_none(&self) -> bool {
         self.start.is_null()
     }
 
-    /// Takes the memory. Returns `None` if there is none, or if it has already been taken.
+    /// Claims the memory. Returns `None` if there is none, or if it is already claimed.
     pub(crate) fn take(&mut self) -> Option<Region> {
         let Self { start, end, flag } = core::mem::replace(self, Self::NONE);
         let size = end.addr().checked_sub(start.addr())?;
@@ -186,10 +186,10 @@ mod tests {
     use std::sync::Barrier;
     use std::thread;
 
-    /// Handlers come between any two steps of what they interrupt, another handler included: one call gets true.
+    /// Handlers may interrupt code, including other handlers, between any two steps: exactly one call returns true.
     #[test]
     fn one_of_all_that_interrupt_each_other_raises_the_flag() {
-        /// Raises the flag, and is interrupted after as many steps as the path says, by what is so in its turn.
+        /// Raises the flag, interrupted after `path[0]` steps by a call that is interrupted according to the rest of the path.
         fn raise(flag: &Splitter, path: &[usize], wins: &mut usize) {
             let (mut own, mut step) = (0, 0);
             let won = flag.steps(&raw mut own, || {

@@ -1,12 +1,12 @@
-//! Contracts that functions keep for all inputs of a range.
+//! Contracts that functions keep for all inputs in a range.
 //!
-//! The model checker Kani proves each (`cargo kani`, where it can be set up); a test tries it with all inputs where they are few, and
-//! with those at borders and a sample of the others where they are many.
+//! The model checker Kani proves each contract (`cargo kani`, where it can be set up). A test also tries all inputs of a short range, or
+//! the edge cases and a sample of a long one.
 
 #![forbid(unsafe_code)]
 
-/// Makes a proof for Kani and a test of each function, whose inputs are numbers `in` ranges. `unwind` is the most rounds that one of its
-/// loops takes, plus one.
+/// Turns each function, whose inputs are numbers `in` ranges, into a Kani proof and a test. `unwind` is one more than the largest
+/// iteration count of its loops.
 macro_rules! contracts {
     ($($(#[doc = $doc:literal])* #[unwind($rounds:literal)] fn $name:ident($($input:ident in $range:expr),+) $body:block)*) => {
         #[cfg(kani)]
@@ -63,7 +63,7 @@ pub(crate) use contracts;
 #[cfg(all(test, not(kani)))]
 pub(crate) use try_all;
 
-/// Returns all numbers of a short range; of a long one its ends, all powers of two with their neighbours, and some others.
+/// Returns all numbers of a short range; for a long range, its ends, all powers of two with their neighbours, and some random numbers.
 #[cfg(all(test, not(kani)))]
 pub(crate) fn inputs(range: core::ops::RangeInclusive<usize>) -> Vec<usize> {
     let (first, last) = (*range.start(), *range.end());
@@ -79,6 +79,6 @@ pub(crate) fn inputs(range: core::ops::RangeInclusive<usize>) -> Vec<usize> {
         powers.chain(others).chain(ends).filter(|number| range.contains(number)).collect();
     all.sort_unstable();
     all.dedup();
-    // Miri takes a thousand times as long.
+    // Miri is a thousand times slower.
     all.into_iter().step_by(if cfg!(miri) { 16 } else { 1 }).collect()
 }

@@ -1,16 +1,16 @@
 //! Granules, stored indices and size classes: the arithmetic that everything else uses.
 //!
-//! A *granule* is the unit in which memory is divided: a power of two of bytes, fixed by the placement. Inside the crate, offsets and lengths are counted in granules;
-//! bytes appear only at the front ends.
+//! A *granule* is the unit in which memory is divided: a power-of-two number of bytes, fixed by the placement. Inside the crate, offsets
+//! and lengths are counted in granules; bytes appear only at the front ends.
 
 #[cfg(any(test, kani))]
 pub(crate) mod contracts;
 
-/// Tells the compiler that a branch is rare, so that it is laid out behind the common path.
+/// Tells the compiler that a branch is rare, so that it places the branch's code after the common path.
 #[cold]
 pub(crate) fn rare() {}
 
-/// Writes `Debug` for a type whose other fields would say little: its name, and each figure under the name before it.
+/// Implements `Debug` for a type whose fields would say little: prints the type's name and the given named figures.
 macro_rules! debug {
     ([$($parameters:tt)*] $type:ident $(<$($argument:tt),*>)?, |$this:ident| $($name:ident: $figure:expr),*) => {
         impl<$($parameters)*> ::core::fmt::Debug for $type $(<$($argument),*>)? {
@@ -42,8 +42,8 @@ pub(crate) use each;
 ///
 /// # Safety
 ///
-/// [`Index::get`] must return the value given to [`Index::new`], for all values from zero to [`Index::MAX`], and
-/// the type must have no padding and no invalid bit patterns.
+/// [`Index::get`] must return the value passed to [`Index::new`], for all values from zero to [`Index::MAX`], and the type must have no
+/// padding and no invalid bit patterns.
 pub unsafe trait Index: Copy + Eq + 'static {
     /// Zero, which is never a valid index and stands for "none".
     const NIL: Self;
@@ -75,11 +75,11 @@ macro_rules! index {
 }
 index!(u16, u32);
 
-/// Returns the number of granules of `1 << shift` bytes that hold `bytes` bytes. This is at least one, because a
-/// block of zero bytes still needs an address of its own. O(1), without overflow for any input.
+/// Returns the number of granules of `1 << shift` bytes that hold `bytes` bytes. The result is at least one, because a block of zero
+/// bytes still needs a unique address. O(1), without overflow for any input.
 #[inline(always)]
 pub(crate) const fn granules(bytes: usize, shift: u32) -> usize {
-    // Subtracting first cannot overflow, and gives zero bytes one granule.
+    // Subtracting first cannot overflow, and yields one granule for zero bytes.
     (bytes.saturating_sub(1) >> shift) + 1
 }
 
@@ -92,8 +92,8 @@ pub(crate) const fn align_up(value: usize, align: usize) -> Option<usize> {
     }
 }
 
-/// True if the target has an instruction that counts leading zeros. Without one, the compiler's code is long,
-/// because it handles all numbers, while the numbers here are short.
+/// Whether the target has an instruction that counts leading zeros. Without it, the compiler emits long code that handles all numbers,
+/// although the numbers here are small.
 pub(crate) const COUNTS_ZEROS: bool = !cfg!(any(
     all(target_arch = "arm", not(target_has_atomic = "32")),
     all(any(target_arch = "riscv32", target_arch = "riscv64"), not(target_feature = "zbb")),
@@ -105,7 +105,7 @@ pub(crate) const fn log2(n: usize) -> u32 {
     if COUNTS_ZEROS || n >> 16 >> 16 != 0 { n.ilog2() } else { log2_by_steps(n as u32) }
 }
 
-/// Twice the logarithm of each index, plus the bit below the highest one; 0 for 0.
+/// For each index, twice its logarithm plus the bit below the highest set bit; 0 for 0.
 static HALVES: [u8; 64] = halves();
 
 const fn halves() -> [u8; 64] {
@@ -117,7 +117,7 @@ const fn halves() -> [u8; 64] {
     halves
 }
 
-/// Computes [`log2`] without that instruction, in steps, the last by a table of 64 bytes.
+/// Computes [`log2`] in steps without that instruction; the last step uses a 64-byte table.
 #[inline(always)]
 const fn log2_by_steps(mut n: u32) -> u32 {
     let mut log = 0;
@@ -135,7 +135,8 @@ const fn log2_by_steps(mut n: u32) -> u32 {
     log + HALVES[n as usize & 63] as u32 / 2
 }
 
-/// Computes twice the logarithm of `n`, plus the bit below the highest one, by the same table. `n` is not zero and fits 16 bits.
+/// Computes twice the logarithm of `n`, plus the bit below the highest set bit, from `HALVES`. `n` must not be zero and must fit in 16
+/// bits.
 #[inline(always)]
 pub(crate) const fn half_octaves(mut n: u32) -> u32 {
     let mut halves = 0;
@@ -152,20 +153,19 @@ pub(crate) const fn half_octaves(mut n: u32) -> u32 {
 
 /// Returns the size class of a block of `len` granules, with `SL` classes per power of two.
 ///
-/// Lengths below `2 * SL` have a class each. Above, every power of two is divided into `SL` equal ranges. `SL` must
-/// be a power of two. The class is `row * SL + column` as in Masmano et al., "TLSF: a new dynamic memory allocator
-/// for real-time systems" (ECRTS 2004), written so that the small, exact classes need no branch. O(1).
-/// `len` counts granules and must not be zero.
+/// Each length below `2 * SL` has its own class. Above that, every power of two is divided into `SL` equal ranges. `SL` must be a power
+/// of two. The class is `row * SL + column` as in Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS
+/// 2004), written so that the small, exact classes need no branch. O(1). `len` counts granules and must not be zero.
 #[inline(always)]
 pub(crate) const fn class_of<const SL: usize>(len: usize) -> usize {
     const { assert!(SL.is_power_of_two(), "SL must be a power of two") }
     class_by(SL, len)
 }
 
-/// Computes [`class_of`] with a number of classes that the compiler knows.
+/// Computes [`class_of`] with `sl` as an argument, which inlining turns into a constant.
 #[inline(always)]
 pub(crate) const fn class_by(sl: usize, len: usize) -> usize {
-    // Without a branch where the target has an instruction for logarithms.
+    // Avoid the branch where the target has an instruction for logarithms.
     if !COUNTS_ZEROS && len < 2 * sl {
         return len;
     }
@@ -186,7 +186,7 @@ pub(crate) const fn class_start<const SL: usize>(class: usize) -> usize {
 
 #[cfg(any(test, kani))]
 crate::units::contracts::contracts! {
-    /// The granules hold the bytes, and one fewer would not; there is one at least.
+    /// The granules hold the bytes, and one granule fewer would not. The result is at least one.
     #[unwind(1)]
     fn granules_are_least(bytes in 0..=usize::MAX, shift in 0..=16) {
         let count = granules(bytes, shift as u32);
@@ -194,7 +194,7 @@ crate::units::contracts::contracts! {
         assert!(count == 1 || ((count - 1) as u128) << shift < bytes as u128);
     }
 
-    /// The multiple is the least one that is not below the value; there is none only if it does not fit.
+    /// The result is the least multiple that is not below the value, and `None` only if that multiple overflows.
     #[unwind(1)]
     fn multiples_are_least(value in 0..=usize::MAX, power in 0..=usize::BITS as usize - 1) {
         let align = 1_usize << power;
@@ -204,20 +204,20 @@ crate::units::contracts::contracts! {
         }
     }
 
-    /// A class holds the lengths from its start to the next one's.
+    /// A class holds the lengths from its start up to the start of the next class.
     #[unwind(1)]
     fn classes_hold_their_lengths(len in 1..=usize::MAX / 2) {
         let class = class_of::<8>(len);
         assert!(class_start::<8>(class) <= len && len < class_start::<8>(class + 1));
     }
 
-    /// A longer block has no lower class.
+    /// A longer block never has a lower class.
     #[unwind(1)]
     fn classes_rise(len in 1..=usize::MAX, other in 1..=usize::MAX) {
         assert!(other > len || class_of::<16>(other) <= class_of::<16>(len));
     }
 
-    /// The logarithm is that of the instruction.
+    /// The result equals `ilog2`.
     #[unwind(1)]
     fn logarithms_by_steps(n in 1..=u32::MAX as usize) {
         assert_eq!(log2_by_steps(n as u32), n.ilog2());

@@ -25,16 +25,15 @@
 //!
 //! # Panics while the heap is full
 //!
-//! Reporting a panic needs memory itself: with `RUST_BACKTRACE=1` several megabytes, for the debug information of the program. Rust's
-//! standard library locks itself out if one of those requests fails, and the program hangs. So on systems with the standard library
-//! (feature `host`, on by default, or `std`) a heap that is the global allocator and runs out *on a thread that is panicking* takes a
-//! reserve of at least 16 MiB from the system as one more region, and allocates the request from it. The heap keeps that region, and its
-//! statistics count it. A heap that cannot add a region of that size (16-bit links, an adapter, [`TinyHeap`]) ends the program with one
-//! line that says so.
+//! Reporting a panic itself needs memory: with `RUST_BACKTRACE=1`, several megabytes for the program's debug information. If one of these
+//! requests fails, Rust's standard library deadlocks and the program hangs. So on systems with the standard library (feature `host`, on
+//! by default, or `std`), a global allocator that runs out *on a panicking thread* claims a reserve of at least 16 MiB from the system as
+//! another region, and satisfies the request from it. The heap keeps that region, and its statistics count it. A heap that cannot add a
+//! region of that size (16-bit links, an adapter, [`TinyHeap`]) ends the program with one line that says so.
 //!
-//! A program that takes a backtrace itself (`std::backtrace::Backtrace::capture`) while the heap is full is not
-//! panicking, and can still hang in the standard library after "memory allocation of .. bytes failed". A hook that
-//! calls [`report_to_stderr`] and then `std::process::abort` prevents that, and so does `RUST_LIB_BACKTRACE=0`.
+//! A program that captures a backtrace itself (`std::backtrace::Backtrace::capture`) while the heap is full is not panicking, so it can
+//! still hang in the standard library after "memory allocation of .. bytes failed". A hook that calls [`report_to_stderr`] and then
+//! `std::process::abort` prevents that, and so does `RUST_LIB_BACKTRACE=0`.
 //!
 //! [`TinyHeap`]: https://docs.rs/allotment/latest/allotment/struct.TinyHeap.html
 
@@ -49,7 +48,7 @@ use core::fmt;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// A request failed for want of memory, or because a rule refused it.
+/// The error of a request that found no memory or that a rule refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// The requested size in bytes.
@@ -60,7 +59,7 @@ pub struct OutOfMemory {
     pub free: usize,
     /// The largest request in bytes, with natural alignment, that would have succeeded.
     pub largest_free: usize,
-    /// The rule that refused the request; `None` if memory had no room.
+    /// The rule that refused the request; `None` if there was no room.
     pub rule: Option<Cause>,
 }
 
@@ -73,22 +72,22 @@ pub enum Cause {
     /// Enough bytes are free, but not in one piece: free blocks in another order, choose a placement that packs
     /// more densely, or separate short-lived blocks from long-lived ones.
     Fragmentation,
-    /// The largest free block is long enough, but no free block has that many bytes behind an aligned address:
-    /// request a smaller alignment, or allocate such blocks first.
+    /// The largest free block is long enough, but no free block has that many bytes after an aligned address: request a smaller
+    /// alignment, or allocate such blocks first.
     Alignment,
-    /// The client of a [`Bounded`](crate::Bounded) memory has used up what it may have.
+    /// The client of a [`Bounded`](crate::Bounded) memory has used up its quota.
     Quota,
     /// The memory that would have satisfied the request is kept for others; see [`Kept`](crate::Kept).
     Kept,
-    /// A [`Sealable`](crate::Sealable) memory is sealed: the program allocates although it has started.
+    /// The program allocates from a [`Sealable`](crate::Sealable) memory after sealing it at the end of start-up.
     Sealed,
-    /// An interrupt handler allocates from a [`Sealable`](crate::Sealable) memory that refuses it. The memory was not looked at, so
-    /// that the error says nothing about it.
+    /// An interrupt handler allocates from a [`Sealable`](crate::Sealable) memory that forbids it. The request never reached the memory,
+    /// so the error's sizes say nothing about it.
     Interrupt,
 }
 
 impl Cause {
-    /// Returns the cause as it reads in messages.
+    /// Returns the cause's text in messages.
     const fn text(self) -> &'static str {
         match self {
             Self::TooSmall => "the heap is too small",
@@ -131,12 +130,12 @@ impl defmt::Format for Cause {
 const NATURAL: usize = size_of::<usize>();
 
 impl OutOfMemory {
-    /// Makes the error of a request for `layout` that finds no room.
+    /// Creates the error for a request for `layout` that finds no room.
     pub(crate) const fn new(layout: Layout, free: usize, largest_free: usize) -> Self {
         Self { requested: layout.size(), align: layout.align(), free, largest_free, rule: None }
     }
 
-    /// Returns the cause: [the rule](OutOfMemory::rule) that refuses the request, or else too little memory, fragmentation or the
+    /// Returns the cause: [the rule](OutOfMemory::rule) that refused the request, or else too little memory, fragmentation or the
     /// alignment.
     ///
     /// A heap without statistics does not know its total free memory, so it reports fragmentation as
@@ -195,11 +194,10 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// Sets the function that every heap calls when it is the global allocator and about to refuse a request.
 ///
-/// There is one hook for the whole program; setting a new one replaces it. The hook runs outside the heap's lock, on
-/// the thread that made the request, and may allocate and free. A request that fails while the hook runs is refused
-/// without another call. The hook is not called for fallible methods, which return the same information. A program
-/// that never sets a hook has no code for it when it is linked with `lto = "fat"`, and otherwise a few instructions
-/// where requests fail.
+/// There is one hook for the whole program; setting a new one replaces it. The hook runs outside the heap's lock, on the thread that made
+/// the request, and may allocate and free. A request that fails while the hook runs does not call it again. Fallible methods do not call
+/// the hook, because they return the same information. If a program never sets a hook, `lto = "fat"` removes all code for it; otherwise a
+/// few instructions remain where requests fail.
 ///
 /// A hook may also end the program, or reset the chip.
 pub fn set_hook(hook: Hook) {
@@ -208,8 +206,7 @@ pub fn set_hook(hook: Hook) {
 
 /// Logs the error through `defmt`, as one line of level `error`. Pass it to [`set_hook`].
 ///
-/// It panics if memory runs out inside an implementation of `defmt::Format`, because the logger is already in use
-/// there.
+/// It panics if memory runs out inside an implementation of `defmt::Format`, because the logger is already in use.
 #[cfg(feature = "defmt")]
 pub fn report_to_defmt(error: &OutOfMemory) {
     defmt::error!("{}", error);

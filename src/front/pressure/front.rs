@@ -10,11 +10,11 @@ use crate::placement::{self, Placement};
 use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 
-/// A [`Heap`] with watermarks, reclaim hooks and headroom; the [module](super) explains what they are.
+/// A [`Heap`] with watermarks, reclaim hooks and headroom, as the [module](super) explains.
 ///
-/// Everything is configured when the heap is made, in a `const` if need be; only reclaim hooks can be added and
-/// removed later. An operation that causes no transition costs the same as with [`Heap`] and its counters plus one
-/// comparison (for a free, one more if there is headroom).
+/// All settings are made when the heap is created, in a `const` if need be; only reclaim hooks can be added and removed later. An
+/// operation that causes no transition costs the same as with [`Heap`] and its counters plus one comparison (for a free, one more if
+/// there is headroom).
 ///
 /// ```
 /// use allotment::pressure::{Pressure, PressureHeap, Shortage, Transition, Watermarks};
@@ -49,12 +49,12 @@ use core::alloc::Layout;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `HOOKS` is the most reclaim hooks that can be registered at a time.
+/// At most `HOOKS` reclaim hooks can be registered at a time.
 pub struct PressureHeap<P = placement::Default, L = lock::Default, const HOOKS: usize = 4>(
     pub(super) Heap<P, L, Monitor<HOOKS>>,
 );
 
-/// Runs a closure when it is dropped, even if what runs before unwinds.
+/// Runs a closure when dropped, even during unwinding.
 struct Finally<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for Finally<F> {
@@ -64,9 +64,8 @@ impl<F: FnMut()> Drop for Finally<F> {
 }
 
 impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
-    /// Makes a heap that watches over `heap`, from which nothing may have been allocated yet:
-    /// `PressureHeap::new(heap!(SIZE))` or `PressureHeap::new(Heap::empty())`. Without watermarks it is never under
-    /// pressure.
+    /// Creates a heap from `heap`, which must not have live blocks yet: `PressureHeap::new(heap!(SIZE))` or
+    /// `PressureHeap::new(Heap::empty())`. Without watermarks the heap is never under pressure.
     pub const fn new(heap: Heap<P, L, Monitor<HOOKS>>) -> Self {
         Self(heap)
     }
@@ -79,45 +78,43 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
 
     /// Reserves `bytes` bytes for requests in the scope of [`PressureHeap::with_headroom`], as soon as the heap has memory.
     ///
-    /// The bytes are one block, which is itself a heap and contains its own bookkeeping (a bit per 8 bytes, and
-    /// a word). They count neither as free nor as capacity. If there is no room for them, the heap goes without
-    /// until more memory is claimed; [`PressureHeap::headroom_stats`] shows whether they are reserved.
+    /// The bytes are one block, which is itself a heap and contains its own bookkeeping (a bit per 8 bytes, and a word). They count
+    /// neither as free nor as capacity. If there is no room for them, the heap has no headroom until more memory is claimed;
+    /// [`PressureHeap::headroom_stats`] shows whether they are reserved.
     pub const fn headroom(mut self, bytes: usize) -> Self {
         self.0.statistics_mut().headroom.size = bytes;
         self
     }
 
-    /// Sets the hook that is called after each transition, outside the lock. It may use the heap. The hook never
-    /// runs twice at a time: transitions while it runs are reported when it returns, combined into one from the
-    /// last reported state to the current one.
+    /// Sets the hook that runs after each transition, outside the lock. The hook may use the heap. It never runs twice at a time:
+    /// transitions while it runs are reported when it returns, combined into one from the last reported state to the current one.
     pub const fn on_transition(mut self, hook: OnTransition) -> Self {
         self.0.statistics_mut().on_transition = Some(hook);
         self
     }
 
-    /// Sets the hook that is called with the error when a request has finally failed, outside the lock. It may use
-    /// the heap. Requests that fail while it runs do not call it again.
+    /// Sets the hook that gets the error when a request has finally failed, outside the lock. The hook may use the heap. Requests that
+    /// fail while it runs do not call it again.
     pub const fn on_out_of_memory(mut self, hook: OnOutOfMemory) -> Self {
         self.0.statistics_mut().on_out_of_memory = Some(hook);
         self
     }
 
-    /// Sets whether the placement saves memory under pressure (see [`Placement::set_saving`]). It does by default.
+    /// Sets whether the placement saves memory under pressure (see [`Placement::set_saving`]). On by default.
     pub const fn saves(mut self, saves: bool) -> Self {
         self.0.statistics_mut().never_saves = !saves;
         self
     }
 
-    /// Registers a reclaim hook. Hooks with a smaller priority number are asked first; among equals, those that
-    /// were registered first. O(`HOOKS`).
+    /// Registers a reclaim hook. Hooks run in the order of their priority numbers, the smallest first, and among equals in the order of
+    /// registration. O(`HOOKS`).
     ///
-    /// Returns the number with which it can be removed; `None` if `HOOKS` hooks are registered already.
+    /// Returns the number with which the hook can be removed, or `None` if `HOOKS` hooks are registered already.
     pub fn register(&self, priority: u8, hook: Hook) -> Option<u64> {
         self.0.with(|state| state.statistics.hooks.insert(priority, hook))
     }
 
-    /// Removes a reclaim hook, and returns whether it was registered. It may still be running on another thread.
-    /// O(`HOOKS`).
+    /// Removes a reclaim hook, and returns whether it was registered. The hook may still be running on another thread. O(`HOOKS`).
     pub fn unregister(&self, hook: u64) -> bool {
         self.0.with(|state| state.statistics.hooks.remove(hook))
     }
@@ -128,9 +125,8 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         self.ready(|state| state.statistics.pressure())
     }
 
-    /// Sets the memory pressure outside the heap, for instance that of the operating system (see `os::pressure` for
-    /// Linux). It applies to the heap, with the same transitions, as long as it is worse than the heap's own
-    /// pressure.
+    /// Sets the memory pressure outside the heap, for instance that of the operating system (see `os::pressure` for Linux). The heap
+    /// takes on this pressure, with the usual transitions, as long as it is worse than its own.
     pub fn set_outside_pressure(&self, pressure: Pressure) {
         self.ready(|state| {
             state.statistics.outside = pressure;
@@ -139,8 +135,8 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         self.report_changes();
     }
 
-    /// Asks the hooks in order for memory until they report that they gave back at least `bytes` bytes, whether or
-    /// not a request has failed. Returns the reported bytes.
+    /// Runs the reclaim hooks in order until they report at least `bytes` bytes as freed, whether or not a request has failed. Returns
+    /// the reported bytes.
     pub fn reclaim(&self, bytes: usize) -> usize {
         let layout = Layout::from_size_align(bytes, 1).unwrap_or(Layout::new::<u8>());
         let mut reclaimed_bytes = 0;
@@ -151,10 +147,10 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         reclaimed_bytes
     }
 
-    /// Runs `f`. Until it returns, every request to this heap is critical: it may use the headroom if there is no
-    /// room elsewhere. Scopes may be nested.
+    /// Runs `f`. Until `f` returns, every request to this heap is critical: it may use the headroom if there is no room elsewhere. Scopes
+    /// may be nested.
     ///
-    /// This applies to the whole heap: other threads and interrupts may use the headroom in the meantime as well.
+    /// The scope applies to the whole heap: other threads and interrupts may also use the headroom in the meantime.
     pub fn with_headroom<T>(&self, f: impl FnOnce() -> T) -> T {
         self.0.with(|state| state.statistics.headroom.scopes += 1);
         let _end = Finally(|| self.0.with(|state| state.statistics.headroom.scopes -= 1));
@@ -210,7 +206,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         result
     }
 
-    /// Makes memory that the placement keeps for speed available to every request, and returns whether there was any; see [`Heap::trim`].
+    /// Makes memory that the placement caches available to every request, and returns whether there was any; see [`Heap::trim`].
     pub fn trim(&self) -> bool {
         self.0.trim()
     }
@@ -220,13 +216,13 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         self.0.blocks()
     }
 
-    /// Returns all statistics at one moment, without the headroom. A request counts as failed only after all hooks
-    /// were asked without success. O(1).
+    /// Returns all statistics at one moment, without the headroom. A request counts as failed only after all hooks have run without
+    /// success. O(1).
     pub fn stats(&self) -> Stats {
         self.ready(|state| state.stats())
     }
 
-    /// Returns the statistics of the memory that is reserved for critical requests. O(1).
+    /// Returns the statistics of the memory reserved for critical requests. O(1).
     pub fn headroom_stats(&self) -> Stats {
         self.ready(|state| state.statistics.headroom.stats())
     }
@@ -277,8 +273,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         }
     }
 
-    /// Asks one hook after the other until `enough` returns true. It gets the bytes of the last hook and of all
-    /// hooks.
+    /// Runs one hook after the other until `enough`, given the bytes freed by the last hook and by all hooks, returns true.
     pub(super) fn ask_hooks(&self, layout: Layout, mut enough: impl FnMut(usize, usize) -> bool) {
         let mut after = None;
         let mut reclaimed: usize = 0;

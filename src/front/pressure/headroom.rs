@@ -12,20 +12,20 @@ type Space32 = FirstFit<1>;
 
 /// A block of the heap that is itself a heap.
 ///
-/// Merely keeping a number of bytes free would not do: when they are needed, they could be in pieces that are too
-/// small. This block stays in one piece.
+/// Merely keeping some bytes free would not suffice: when needed, they could be in pieces that are too small. This block stays in one
+/// piece.
 pub(super) struct Headroom {
-    /// Requested size in bytes, bookkeeping included.
+    /// Requested size in bytes, including bookkeeping.
     pub(super) size: usize,
     /// The first byte and the size of the block, once it is reserved.
     block: Option<(NonNull<u8>, usize)>,
     pub(super) space: Space32,
     pub(super) counters: Counters,
-    /// The number of open scopes in which every request is critical.
+    /// Number of open scopes in which every request is critical.
     pub(super) scopes: usize,
 }
 
-// SAFETY: the block belongs to the heap that the headroom is part of.
+// SAFETY: the block belongs to the heap that contains the headroom.
 unsafe impl Send for Headroom {}
 
 impl Headroom {
@@ -46,7 +46,7 @@ impl Headroom {
         self.size > 0 && self.block.is_none()
     }
 
-    /// Reserves the block in `placement`. Returns the bytes that it takes, if there was room.
+    /// Allocates the block from `placement`. Returns the bytes that it takes, if there was room.
     pub(super) fn reserve_in<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
         let layout = Layout::from_size_align(self.size, align_of::<usize>()).ok()?;
         let mut taken = Change::EMPTY;
@@ -63,14 +63,14 @@ impl Headroom {
         Some(taken.used as usize)
     }
 
-    /// Frees the block if nothing in it is used. Returns the bytes that become free.
+    /// Frees the block if it has no live blocks. Returns the bytes that become free.
     pub(super) fn return_to<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
         let (start, size) = self.block.filter(|_| self.counters.used() == 0)?;
         self.space.release(start.as_ptr(), &mut self.counters).ok()?;
         self.block = None;
         let mut freed = Change::EMPTY;
         let layout = Layout::from_size_align(size, align_of::<usize>()).ok()?;
-        // SAFETY: the block was allocated with this layout, and nothing in it is used.
+        // SAFETY: the block was allocated with this layout, and has no live blocks.
         unsafe { placement.free(start, layout, &mut freed) }.ok()?;
         Some(freed.used.unsigned_abs())
     }

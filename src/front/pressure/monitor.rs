@@ -1,4 +1,4 @@
-//! State of a pressure heap inside its lock, without the counters.
+//! The state of a pressure heap inside its lock.
 
 use super::{Pressure, Watermarks, headroom::Headroom, reclaim::Registry};
 use crate::error::out_of_memory::OutOfMemory;
@@ -11,7 +11,7 @@ use crate::placement::Placement;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Transition {
-    /// The state that was last reported to the hook.
+    /// The state last reported to the hook.
     pub from: Pressure,
     /// The current state.
     pub to: Pressure,
@@ -19,29 +19,28 @@ pub struct Transition {
     pub free: usize,
 }
 
-/// A hook on transitions.
+/// A hook that runs after transitions.
 pub(super) type OnTransition = &'static (dyn Fn(Transition) + Sync);
-/// A hook on requests that have finally failed.
+/// A hook that runs after requests have finally failed.
 pub(super) type OnOutOfMemory = &'static (dyn Fn(&OutOfMemory) + Sync);
 
 /// The statistics of a [`PressureHeap`](super::PressureHeap): its counters, its pressure state and its hooks.
-#[doc(hidden)] // A program does not name it: the heap has it.
+#[doc(hidden)] // Programs need not name it.
 pub struct Monitor<const HOOKS: usize> {
     pub(super) counters: Counters,
-    /// The state changes when the bytes in use exceed `above` or fall below `below`. Both are zero before the first
-    /// update.
+    /// Bytes in use above which the pressure state changes. Like `below`, zero before the first update.
     above: usize,
     below: usize,
     pub(super) watermarks: Watermarks,
-    /// The state according to the watermarks.
+    /// The pressure according to the watermarks.
     own: Pressure,
-    /// The state that was reported for the system outside the heap.
+    /// The pressure outside the heap, as the program reported it.
     pub(super) outside: Pressure,
     /// The state that was last reported to the hook.
     told: Pressure,
     telling: bool,
     saving: bool,
-    /// Whether the placement saves no memory under pressure: a new value is all zero.
+    /// Whether the placement saves no memory under pressure, so that a new value is all zero.
     pub(super) never_saves: bool,
     pub(super) on_transition: Option<OnTransition>,
     pub(super) on_out_of_memory: Option<OnOutOfMemory>,
@@ -66,8 +65,7 @@ impl<const HOOKS: usize> Monitor<HOOKS> {
         self.own.max(self.outside)
     }
 
-    /// Returns the transition that must be reported to the hook, unless the hook is running; it is then reported
-    /// afterwards.
+    /// Returns the transition to report to the hook, unless the hook is running, which then gets it afterwards.
     pub(super) fn begin_telling(&mut self) -> Option<(OnTransition, Transition)> {
         let (from, to) = (self.told, self.pressure());
         if self.telling || from == to {
@@ -85,8 +83,8 @@ impl<const HOOKS: usize> Monitor<HOOKS> {
 }
 
 impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
-    /// Updates the pressure state, and reserves the headroom if that has not been done. Called when the heap's use
-    /// leaves the band. Returns whether the state differs from what was last reported.
+    /// Updates the pressure state, and reserves the headroom if it is missing. Called when the heap's use leaves the band. Returns
+    /// whether the state differs from the last reported one.
     pub(super) fn look(&mut self) -> bool {
         if self.statistics.headroom.is_missing() {
             if let Some(bytes) = self.statistics.headroom.reserve_in(&mut self.placement) {
@@ -95,7 +93,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         }
         let monitor = &mut self.statistics;
         let marks = monitor.watermarks.of(monitor.counters.capacity());
-        // A heap without memory is not short of memory: it has none yet.
+        // A heap without memory is not under pressure: it has none yet.
         if monitor.counters.capacity() > 0 {
             let largest = if marks.watches_block() { self.placement.largest_free() } else { usize::MAX };
             monitor.own = marks.next(monitor.own, monitor.free().unwrap_or(0), largest);
@@ -123,7 +121,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     }
 }
 
-// SAFETY: counting neither allocates nor unwinds, and hooks are not called in here.
+// SAFETY: counting neither allocates nor unwinds, and calls no hooks.
 unsafe impl<const HOOKS: usize> Statistics for Monitor<HOOKS> {
     const EMPTY: Self = Self {
         counters: Counters::EMPTY,
@@ -163,7 +161,7 @@ unsafe impl<const HOOKS: usize> Statistics for Monitor<HOOKS> {
         self.counters.found(size);
     }
 
-    // This counts attempts only; `recover` counts requests that have finally failed.
+    // The heap reports failed attempts here; `recover` counts requests that have finally failed.
     fn failed(&mut self, _: usize) {}
 
     fn grown(&mut self, size: usize) {

@@ -1,4 +1,4 @@
-//! Blocks that a program can do without for a while.
+//! Blocks that a program can do without until it needs them again.
 
 use crate::lock::{self, Lock, Locked};
 use crate::memory::Memory;
@@ -10,12 +10,12 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use core::slice;
 
-/// Packs the bytes of a [`Purgeable`], and unpacks them. `()` makes none shorter, so that they are emptied.
+/// Packs the bytes of a [`Purgeable`], and unpacks them. `()` never packs, so that reclaiming empties all blocks.
 pub trait Codec {
-    /// Packs bytes in place, and returns how many they are then; `None` if they did not become fewer. Their contents do not matter then.
+    /// Packs `bytes` in place, and returns the packed length, or `None` if it is not shorter. The contents do not matter in that case.
     fn pack(&self, bytes: &mut [u8]) -> Option<usize>;
 
-    /// Writes the bytes that `packed` was made of. Returns false if that fails: the bytes are made anew.
+    /// Unpacks `packed` into `bytes`. Returns false if that fails; the program then makes the bytes again.
     fn unpack(&self, packed: &[u8], bytes: &mut [u8]) -> bool;
 }
 
@@ -30,8 +30,8 @@ impl Codec for () {
 }
 
 /// Holds up to `BLOCKS` blocks of bytes that the program can make again, such as glyphs, thumbnails or parsed pages. They stay in memory
-/// while there is room, and go, the least recently used ones first, when memory is short: [`Purgeable::reclaim`] packs them by the codec
-/// `C`, and then empties them. A block in use is pinned, and does not go.
+/// while there is room. When memory is short, [`Purgeable::reclaim`] packs them with the codec `C`, and then empties them, the least
+/// recently used ones first. A block in use is pinned, and stays.
 ///
 /// ```
 /// use allotment::pressure::{PressureHeap, Purgeable, Shortage};
@@ -42,12 +42,11 @@ impl Codec for () {
 ///
 /// HEAP.register(0, &|shortage: &Shortage| GLYPHS.reclaim(shortage.requested)).unwrap();
 /// let draw = |n: usize| GLYPHS.get(n, 600, |glyph| glyph.fill(n as u8)).map(|glyph| glyph[599]);
-/// assert!((0..8).all(|n| draw(n) == Some(n as u8))); // eight have no room: earlier ones went
-/// assert_eq!(draw(0), Some(0)); // which is drawn again
+/// assert!((0..8).all(|n| draw(n) == Some(n as u8))); // eight do not fit, so earlier ones were emptied
+/// assert_eq!(draw(0), Some(0)); // drawn again
 /// ```
 ///
-/// Only the clock of uses is called inside the lock `L`, so the memory's hooks, the codec and the function that makes a block may use
-/// this value.
+/// The memory's hooks, the codec and the function that makes a block run outside the lock `L`, so they may use this value.
 pub struct Purgeable<M: Memory, const BLOCKS: usize, C: Codec = (), L: Lock = lock::Default> {
     memory: M,
     codec: C,
@@ -55,16 +54,16 @@ pub struct Purgeable<M: Memory, const BLOCKS: usize, C: Codec = (), L: Lock = lo
 }
 
 struct Places<const BLOCKS: usize> {
-    /// Calls of [`Purgeable::get`].
+    /// Number of calls of [`Purgeable::get`].
     uses: u64,
     places: [Place; BLOCKS],
 }
 
-/// The place of a block, and whether the block is there.
+/// The place of a block, and the state of the block.
 #[derive(Clone, Copy)]
 enum Place {
     Empty,
-    /// A call works on it outside the lock.
+    /// A call works on the block outside the lock.
     Busy,
     Whole {
         block: NonNull<u8>,
@@ -84,12 +83,12 @@ enum Place {
 // SAFETY: the block belongs to the memory, which is sent with it.
 unsafe impl Send for Place {}
 
-/// Frees a block when it is dropped, unless the block was put in its place.
+/// Frees a block when dropped, unless the block has reached its place.
 struct Unplaced<'a, M: Memory, const BLOCKS: usize, C: Codec, L: Lock> {
     all: &'a Purgeable<M, BLOCKS, C, L>,
     n: usize,
     block: Option<(NonNull<u8>, usize)>,
-    /// The packed bytes that the block is made from.
+    /// The packed block to unpack.
     packed: Option<(NonNull<u8>, usize)>,
 }
 
@@ -111,10 +110,11 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
         Self { memory, codec, lock: Locked::new(Places { uses: 0, places: [Place::Empty; BLOCKS] }) }
     }
 
-    /// Returns block `n`, pinned, of `size` bytes, which must be the same each time. If it is not there, it is unpacked, or `make` writes it: all its bytes are zero
-    /// then. O(1), and what these take.
+    /// Returns block `n`, pinned, of `size` bytes, which must be equal in all calls for `n`. A missing block is unpacked, or else written
+    /// by `make`, which gets it zeroed. O(1), plus the time of the codec and `make`.
     ///
-    /// `None` if there is no memory, no place `n`, or no block of that size in it, and while another call makes, packs or empties it.
+    /// Returns `None` if there is no memory or no place `n`, if its block has another size, and while another call makes, packs or
+    /// empties it.
     pub fn get(
         &self,
         n: usize,
@@ -139,12 +139,12 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
             Place::Whole { block, .. } => block,
             _ => self.bring(n, size, used, before, make)?,
         };
-        // SAFETY: the block has the bytes, which are initialised, and nothing writes to them while it is pinned.
+        // SAFETY: the block has `size` initialised bytes, and nothing writes to them while it is pinned.
         let bytes = unsafe { slice::from_raw_parts(block.as_ptr(), size) };
         Some(InUse { all: self, n, bytes })
     }
 
-    /// Makes the block of a busy place, pinned once.
+    /// Makes or unpacks the block of a busy place, pinned once.
     fn bring(
         &self,
         n: usize,
@@ -159,12 +159,12 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
             return None;
         };
         let mut unplaced = Unplaced { all: self, n, block: Some((block, size)), packed: None };
-        // SAFETY: the block is new, zero, and has these bytes.
+        // SAFETY: the block is new, zeroed, and has `size` bytes.
         let bytes = unsafe { slice::from_raw_parts_mut(block.as_ptr(), size) };
         let mut is_there = false;
         if let Place::Packed { block, len, .. } = before {
             unplaced.packed = Some((block, len));
-            // SAFETY: a packed block has these bytes, and only this call has it.
+            // SAFETY: a packed block has `len` bytes, and only this call uses it.
             is_there = self.codec.unpack(unsafe { slice::from_raw_parts(block.as_ptr(), len) }, bytes);
             unplaced.packed = None;
             self.free(block, len);
@@ -178,9 +178,9 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
         Some(block)
     }
 
-    /// Packs or empties blocks that are not pinned until `bytes` bytes are free, and returns how many are: 0 if there is nothing to free.
-    /// Packed blocks go last. Call it from a [`Reclaim`](super::Reclaim) hook, or when the system is short of memory. O(`BLOCKS`) for
-    /// each block.
+    /// Packs or empties blocks that are not pinned until `bytes` bytes are freed, and returns how many were, or 0 if there is nothing to
+    /// free. Packed blocks are emptied last. Call it from a [`Reclaim`](super::Reclaim) hook, or when the system is short of memory.
+    /// O(`BLOCKS`) for each block.
     pub fn reclaim(&self, bytes: usize) -> usize {
         let mut freed_bytes = 0;
         while freed_bytes < bytes {
@@ -190,7 +190,7 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
         freed_bytes
     }
 
-    /// Packs or empties the block whose turn it is, and returns the bytes that this freed.
+    /// Packs or empties the block whose turn it is, and returns the bytes freed.
     fn purge_one(&self) -> Option<usize> {
         let (n, place) = self.lock.with(|Places { places, .. }| {
             let turn = |place| match place {
@@ -209,16 +209,16 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
         };
         let mut unplaced = Unplaced { all: self, n, block: Some((block, size)), packed: None };
         let Some(used) = used else { return Some(size) };
-        // SAFETY: only this call has the block, which has these bytes.
+        // SAFETY: only this call uses the block, which has `size` bytes.
         let packed = self.codec.pack(unsafe { slice::from_raw_parts_mut(block.as_ptr(), size) });
         let len = packed.filter(|&len| len < size && len > 0);
         let Some((len, (old, new))) = len.and_then(|len| Some((len, (layout(size)?, layout(len)?)))) else {
             return Some(size);
         };
-        // Elsewhere if possible, so that the room is not left in pieces.
-        // SAFETY: the block is live with that layout, and only this call has it. Both blocks of the copy are live.
+        // Move the packed bytes if possible, so that the free memory is not left in pieces.
+        // SAFETY: the block is live with the layout `old`, and only this call uses it. Both blocks of the copy are live.
         let moved = unsafe {
-            // A request that fails would be reported, though the caller's may succeed.
+            // A failing request would be reported, although the caller's request may succeed.
             let has_room = self.memory.largest_free() >= len;
             has_room.then(|| self.memory.allocate(new)).flatten().map_or_else(
                 || self.memory.change(block, old, new, &mut |_| ()),
@@ -244,7 +244,7 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
     /// Frees a block of this value.
     fn free(&self, block: NonNull<u8>, size: usize) {
         if let Some(layout) = layout(size) {
-            // SAFETY: callers pass a block that they have taken out of its place, with its size.
+            // SAFETY: callers pass a block that they have removed from its place, with its size.
             unsafe { self.memory.deallocate(block, layout) }
         }
     }
@@ -277,7 +277,7 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> lock::Forkable for &Purg
 
 debug!([M: Memory, const BLOCKS: usize, C: Codec, L: Lock] Purgeable<M, BLOCKS, C, L>, |self| blocks: BLOCKS);
 
-/// The bytes of a block of a [`Purgeable`], which stay as long as this exists.
+/// The bytes of a block of a [`Purgeable`], pinned until this value is dropped.
 pub struct InUse<'a, M: Memory, const BLOCKS: usize, C: Codec, L: Lock> {
     all: &'a Purgeable<M, BLOCKS, C, L>,
     n: usize,

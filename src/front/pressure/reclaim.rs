@@ -1,10 +1,10 @@
-//! Hooks that are asked to give memory back before a request fails.
+//! Hooks that free memory before a request fails.
 
 #![forbid(unsafe_code)]
 
 use heapless::Vec;
 
-/// The shortage that reclaim hooks are called for. All values are in bytes.
+/// The shortage that a reclaim hook should relieve. All values are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -19,14 +19,15 @@ pub struct Shortage {
     pub reclaimed: usize,
 }
 
-/// Frees memory on request, such as a cache or a log, and returns how many bytes; 0 if it has nothing to free. The request is tried again after each hook that gave something.
+/// A hook that frees memory on request, such as that of a cache or a log, and returns how many bytes, or 0 if it has none to free. The
+/// request is tried again after each hook that freed memory.
 ///
-/// A hook is called outside the heap's lock, on the thread (or at the interrupt level) whose request found no room,
-/// so it may free and even allocate. It is not called again while it runs: a request that fails inside it, or on
-/// another thread at the same time, asks only the other hooks.
+/// A hook runs outside the heap's lock, on the thread (or at the interrupt level) whose request found no room, so it may free and even
+/// allocate. A hook never runs twice at a time: a request that fails inside it, or on another thread meanwhile, calls only the other
+/// hooks.
 pub type Reclaim = dyn Fn(&Shortage) -> usize + Sync;
 
-/// A hook as it is registered.
+/// A registered hook.
 pub(crate) type Hook = &'static Reclaim;
 
 #[derive(Clone, Copy)]
@@ -57,7 +58,7 @@ impl<const N: usize> Registry<N> {
         Some(key.1)
     }
 
-    /// Removes a hook, and returns whether it was registered. It may still be running.
+    /// Removes a hook, and returns whether it was registered. The hook may still be running.
     pub(crate) fn remove(&mut self, id: u64) -> bool {
         let at = self.entries.iter().position(|entry| entry.key.1 == id);
         at.map(|at| self.entries.remove(at)).is_some()
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(registry.begin(None).map(|found| found.0), Some(first));
     }
 
-    /// A program may register and remove hooks for as long as it runs: numbers do not come again.
+    /// Numbers of hooks never repeat, however long a program registers and removes hooks.
     #[test]
     fn hooks_have_numbers_of_their_own() {
         let mut registry = Registry::<3>::EMPTY;

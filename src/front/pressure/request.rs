@@ -1,4 +1,4 @@
-//! Requests to a [`PressureHeap`], and their way through headroom and hooks.
+//! Requests to a [`PressureHeap`], and their path through headroom and hooks.
 
 use super::{Monitor, PressureHeap};
 use crate::error::FreeError;
@@ -31,7 +31,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         })
     }
 
-    /// Runs `f` on the heap's state. If it says that the state may have changed, the hook learns it after that, outside the lock.
+    /// Runs `f` on the heap's state. If `f` returns that the pressure may have changed, reports the change to the hook, outside the lock.
     #[inline(always)]
     fn watched<T>(&self, f: impl FnOnce(&mut State<P, Monitor<HOOKS>>) -> (T, bool)) -> T {
         let (result, crossed) = self.0.with(f);
@@ -41,7 +41,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         result
     }
 
-    /// Handles a request that found no room: headroom, hooks, error.
+    /// Handles a request that found no room: tries the headroom and the hooks, and reports the error.
     #[cold]
     #[inline(never)]
     fn recover(&self, layout: Layout) -> Option<NonNull<u8>> {
@@ -123,7 +123,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         }
     }
 
-    /// Handles a request that got its block and takes the heap's use beyond the band. The request is not counted yet.
+    /// Handles a request that got its block and raised the heap's use above the band. The request is not counted yet.
     #[cold]
     #[inline(never)]
     fn risen(
@@ -134,8 +134,8 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     ) -> (Option<NonNull<u8>>, bool) {
         let mut place = Some(block);
         if self.statistics.headroom.is_missing() {
-            // The first request, or the first one after a claim, must not take the memory that is to be reserved.
-            // SAFETY: the block was just allocated for this layout, and it was given to no user yet.
+            // The first request, or the first after a claim, must not use up the memory to be reserved.
+            // SAFETY: the block was just allocated for this layout, and has no user yet.
             if unsafe { self.placement.free(block, layout, &mut change) }.is_ok() {
                 self.look();
                 place = self.placement.allocate(layout, &mut change);
@@ -150,16 +150,15 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
 
 // SAFETY: placement and lock are those of `Heap`, which fulfils the contract; hooks run outside the lock.
 unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P, L, HOOKS> {
-    /// Allocates a block for `layout`. If there is no room, the request is tried in the headroom if a scope of it is open,
-    /// and again after each reclaim hook that gives memory back.
+    /// Allocates a block for `layout`. If there is no room, tries the headroom if one of its scopes is open, and then tries again after
+    /// each reclaim hook that frees memory.
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.attempt(layout).or_else(|| self.recover(layout))
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        // The headroom is reserved before and the state is updated after, because `Heap` does everything in
-        // between.
+        // Reserve the headroom first and update the state last, because `Heap` does everything in between.
         self.ready(|_| ());
         let mut block = self.0.allocate_zeroed(layout);
         if block.is_none() {

@@ -2,16 +2,16 @@
 
 #![forbid(unsafe_code)]
 
-/// How short memory is.
+/// The degree of memory shortage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Pressure {
     /// There is enough memory.
     #[default]
     Normal,
-    /// Memory is getting short: close what can be reopened, drop what can be computed again.
+    /// Memory is getting short: a program should close files and drop caches that it can restore later.
     Low,
-    /// The next requests may fail: do only what is necessary.
+    /// The next requests may fail: a program should do only what is necessary.
     Critical,
 }
 
@@ -39,7 +39,7 @@ impl Amount {
     }
 }
 
-/// The amounts of free memory below which a heap is under pressure, and the lengths of its largest free block if that counts too
+/// The amounts of free memory below which a heap is under pressure, and optionally lengths of its largest free block
 /// ([`Watermarks::largest`]).
 ///
 /// ```text
@@ -48,8 +48,8 @@ impl Amount {
 ///  on the way up     critical + hysteresis   low + hysteresis
 /// ```
 ///
-/// Pressure begins as soon as less than a mark is free. It ends when the mark plus the hysteresis is free again (or
-/// everything is), so that the state does not flicker while a heap hovers around a mark.
+/// Pressure begins as soon as less memory than a mark is free. It ends when the mark plus the hysteresis is free again (or all memory
+/// is), so that the state does not flicker while the free memory hovers around a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Watermarks {
@@ -60,16 +60,16 @@ pub struct Watermarks {
     pub(super) block: (Amount, Amount),
 }
 
-/// Accepts any largest free block.
+/// Marks that accept any largest free block.
 const ANY: (Amount, Amount) = (Amount::Bytes(0), Amount::Bytes(0));
 
 impl Watermarks {
-    /// Never reports pressure.
+    /// Watermarks that never report pressure.
     pub const NONE: Self =
         Self { low: Amount::Bytes(0), critical: Amount::Bytes(0), hysteresis: Amount::Bytes(0), block: ANY };
 
-    /// Sets [`Pressure::Low`] below `low` free bytes and [`Pressure::Critical`] below `critical`, with a hysteresis
-    /// of an eighth of `low`. If `critical` exceeds `low`, there is no state in between.
+    /// Sets [`Pressure::Low`] below `low` free bytes and [`Pressure::Critical`] below `critical`, with a hysteresis of an eighth of
+    /// `low`. If `critical` exceeds `low`, there is no state `Low`.
     pub const fn bytes(low: usize, critical: usize) -> Self {
         Self {
             low: Amount::Bytes(low),
@@ -91,17 +91,17 @@ impl Watermarks {
     }
 
     /// Makes the largest free block count as well: [`Pressure::Low`] while it is shorter than `low`, and [`Pressure::Critical`] while it
-    /// is shorter than `critical`. Much memory in short pieces is then pressure too. Pressure ends when the block is an eighth longer
-    /// than the mark, or when nothing is in use.
+    /// is shorter than `critical`, so that fragmented memory means pressure too. Pressure ends when the block is an eighth longer than
+    /// the mark, or when nothing is in use.
     ///
-    /// Percentages are those of the heap's capacity; with several regions the largest block is at most the largest region. Each request
-    /// and free then looks at the largest free block, which takes O(1), instead of making one comparison.
+    /// Percentages refer to the heap's capacity; with several regions the largest block is at most the largest region. Each request and
+    /// free then determines the largest free block in O(1), instead of making one comparison.
     pub const fn largest(mut self, low: Amount, critical: Amount) -> Self {
         self.block = (low, critical);
         self
     }
 
-    /// Sets another hysteresis of the free bytes.
+    /// Sets the hysteresis of the free bytes.
     pub const fn hysteresis(mut self, hysteresis: Amount) -> Self {
         self.hysteresis = hysteresis;
         self
@@ -137,12 +137,12 @@ impl Marks {
         self.block != (0, 0)
     }
 
-    /// Returns the free bytes that end a state which began below a mark. They can be had by freeing everything.
+    /// Returns the free bytes at which a state that began below `mark` ends, at most the capacity.
     fn end(&self, mark: usize) -> usize {
         mark.saturating_add(self.hysteresis).min(self.capacity)
     }
 
-    /// Returns the state after `now` when `free` bytes are free, the largest block of them `largest` bytes. O(1).
+    /// Returns the state that follows `now` when `free` bytes are free and the largest free block has `largest` bytes. O(1).
     pub(super) fn next(&self, now: Pressure, free: usize, largest: usize) -> Pressure {
         let by_bytes = next(now, free, (self.low, self.critical), |mark| self.end(mark));
         if free >= self.capacity {
@@ -151,9 +151,9 @@ impl Marks {
         by_bytes.max(next(now, largest, self.block, |mark| mark.saturating_add(mark / 8)))
     }
 
-    /// Returns the bytes in use above which, and those below which, the state changes from `now`. A heap thus needs
-    /// one comparison per call: with the first when it allocates, with the second when it frees. O(1).
-    /// If the largest free block counts, every call is to look.
+    /// Returns two amounts of bytes in use: the state changes from `now` above the first and below the second. A heap thus needs one
+    /// comparison per call, with the first when it allocates and with the second when it frees. If the largest free block counts, every
+    /// use is outside the band. O(1).
     pub(super) fn band(&self, now: Pressure) -> (usize, usize) {
         if self.watches_block() {
             return (0, usize::MAX);
@@ -168,7 +168,8 @@ impl Marks {
     }
 }
 
-/// Returns the state after `now` for an amount. A state begins below its mark, and ends at the amount that `end` returns for that.
+/// Returns the state that follows `now` for an amount. A state begins below its mark, and ends at the amount that `end` returns for that
+/// mark.
 fn next(now: Pressure, amount: usize, marks: (usize, usize), end: impl Fn(usize) -> usize) -> Pressure {
     let (low, critical) = marks;
     if amount < critical || (now == Pressure::Critical && amount < end(critical)) {
@@ -240,12 +241,12 @@ mod tests {
             (3000, 79, Critical),
             (3000, 89, Critical),
             (3000, 90, Low),
-            // Both must have left their marks.
+            // Pressure ends only when both are above their marks.
             (399, 300, Low),
             (450, 150, Low),
             (449, 300, Low),
             (450, 300, Normal),
-            // Nothing in use, in regions that are all short.
+            // All memory is free, but all regions are short.
             (3999, 70, Critical),
             (4000, 70, Normal),
         ] {
@@ -255,7 +256,7 @@ mod tests {
         assert!(!Watermarks::bytes(400, 100).of(4000).watches_block());
     }
 
-    /// The band is exactly where `next` reports no change, for every capacity, state and fill level.
+    /// The band covers exactly the fill levels at which `next` reports no change, for every capacity and state.
     #[test]
     fn one_comparison_finds_every_transition() {
         for (low, critical, hysteresis) in

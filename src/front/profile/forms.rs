@@ -1,4 +1,4 @@
-//! The forms that a profile is written in.
+//! The file formats of a profile.
 
 #![forbid(unsafe_code)]
 
@@ -12,10 +12,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// A function at a return address: name, file, line.
 type Function = (String, String, u32);
 
-/// Returns the functions at a return address, the innermost first.
+/// Returns the functions at a return address, innermost first.
 fn functions(address: usize) -> Vec<Function> {
     let mut found = Vec::new();
-    // A return address points behind the call.
+    // A return address points past the call.
     ::backtrace::resolve(address.wrapping_sub(1) as *mut _, |symbol| {
         let name = symbol.name().map_or_else(|| "?".to_owned(), |name| format!("{name}"));
         let file = symbol.filename().map_or_else(String::new, |file| format!("{}", file.display()));
@@ -81,11 +81,11 @@ impl Message {
     }
 }
 
-/// Functions that only pass requests on, for `pprof` to leave out.
+/// Functions that only pass requests on, which `pprof` should omit.
 const PLUMBING: &str = "<?allotment::.*|_*rust_.*|__rustc.*|<?alloc::.*|<?backtrace::.*";
 
 impl Snapshot {
-    /// Returns what a stack's live blocks stand for.
+    /// Returns the estimate for a stack's live blocks of these sizes.
     fn live(&self, sizes: &[usize]) -> Estimate {
         let mut live = Estimate::default();
         sizes.iter().for_each(|&size| live.add(size, self.mean));

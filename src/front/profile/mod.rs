@@ -1,4 +1,4 @@
-//! [`HeapProfile`]: who holds the memory of a program that goes on.
+//! [`HeapProfile`]: the stacks that hold a running program's memory.
 
 mod forms;
 
@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Memory that keeps a heap profile: one block for so many bytes on average, with the stack of its request. Any thread may write at any
-/// time what each stack holds.
+/// Wraps a memory and keeps a heap profile: it samples one block per `mean` requested bytes on average, with the stack of its request.
+/// Any thread may write the profile at any time.
 ///
 /// ```
 /// use allotment::{HeapProfile, os::Growing};
@@ -32,35 +32,35 @@ use std::io::{self, Write};
 /// # }
 /// ```
 ///
-/// Which blocks are chosen is left to chance (`allotment_event::Sampler`), so the profile has estimates without bias: in 19 of 20 cases
-/// they are off by less than two times the root of the mean times the bytes. A block that changes its size is chosen anew.
+/// Blocks are sampled at random (`allotment_event::Sampler`), so the estimates have no bias: in 19 of 20 cases their error is less than
+/// twice the square root of the mean times the bytes. A resized block is sampled anew.
 ///
-/// A request that is not chosen costs a subtraction in the thread's own memory, a free a look at a byte: together under one percent of
-/// most programs at 512 KiB. A chosen one walks the stack, and is written down under a lock. The profile's own memory, about 100 bytes for each chosen
-/// block and each stack, comes from the program's global allocator.
+/// A request that is not sampled costs a subtraction in thread-local memory, and a free costs a load of a byte: together under one
+/// percent of the time of most programs at 512 KiB. A sampled request walks the stack, and is recorded under a lock. The profile itself
+/// takes about 100 bytes for each sampled block and each stack, from the program's global allocator.
 pub struct HeapProfile<M, L = lock::Default> {
     memory: M,
     mean: u64,
-    /// For each address modulo [`NEAR`] granules: the chosen blocks there. 255 stays 255, and stands for any number.
+    /// Number of sampled blocks at each address modulo [`NEAR`] granules. A count of 255 never changes, and means any number.
     near: [AtomicU8; NEAR],
     lock: Locked<State, L>,
 }
 
 const NEAR: usize = 1 << 14;
 
-/// The most return addresses of a stack.
+/// Most return addresses of a stack.
 const FRAMES: usize = 64;
 
 struct State {
-    /// By address: size and stack.
+    /// Size and stack number of each live sampled block, by address.
     live: BTreeMap<usize, (usize, usize)>,
     /// The number of each stack.
     numbers: BTreeMap<Box<[usize]>, usize>,
-    /// Requests so far, by stack.
+    /// Estimates of all requests so far, by stack number.
     asked: Vec<Estimate>,
 }
 
-/// Blocks and bytes that chosen blocks stand for.
+/// Estimated blocks and bytes, from sampled blocks.
 #[derive(Clone, Copy, Default)]
 struct Estimate {
     blocks: f64,
@@ -81,13 +81,13 @@ struct Snapshot {
     stacks: Vec<(Box<[usize]>, Estimate, Vec<usize>)>,
 }
 
-/// A thread's state, which can be used at any time: it is neither allocated nor dropped.
+/// A thread's state, usable at any time, since it is neither allocated nor dropped.
 struct Thread {
-    /// Whether the thread is in here: its requests are not chosen then.
+    /// Whether the thread is inside the profiler, which does not sample its own requests.
     inside: Cell<bool>,
-    /// The mean that the distance was drawn for; any may be drawn anew at any time.
+    /// The mean for which `left` was drawn. Another profile may draw it anew at any time.
     mean: Cell<u64>,
-    /// Bytes up to the next choice.
+    /// Bytes up to the next sample.
     left: Cell<u64>,
     random: Cell<u64>,
 }
@@ -98,7 +98,7 @@ std::thread_local! {
     };
 }
 
-/// Marks the thread as one that is in here.
+/// Marks the thread as inside the profiler until dropped.
 struct Inside(());
 
 impl Inside {
@@ -114,8 +114,8 @@ impl Drop for Inside {
 }
 
 impl<M, L: Lock> HeapProfile<M, L> {
-    /// Chooses one block for `mean` bytes of requests to `memory`, such as 512 KiB; a smaller mean makes the estimates finer and costs
-    /// more. Nothing may have been allocated from `memory` yet.
+    /// Samples one block per `mean` bytes requested from `memory`, such as 512 KiB; a smaller mean makes the estimates finer and costs
+    /// more. `memory` must not have live blocks yet.
     pub const fn new(memory: M, mean: u64) -> Self {
         let state = State { live: BTreeMap::new(), numbers: BTreeMap::new(), asked: Vec::new() };
         Self {
@@ -126,13 +126,13 @@ impl<M, L: Lock> HeapProfile<M, L> {
         }
     }
 
-    /// Returns the memory. Blocks that are allocated or freed directly there are not chosen.
+    /// Returns the memory. Blocks allocated or freed directly there are not sampled.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Writes what each stack holds and has asked for as `pprof` reads it, compressed: `pprof -http : PROGRAM FILE`, and
-    /// `allotment who`. O(chosen blocks), and the names of functions are looked up.
+    /// Writes each stack's live blocks and all its requests in the compressed format of `pprof`, for `pprof -http : PROGRAM FILE` and
+    /// `allotment who`. O(sampled blocks), plus the time to look up function names.
     ///
     /// # Errors
     ///
@@ -142,8 +142,8 @@ impl<M, L: Lock> HeapProfile<M, L> {
         self.snapshot().write_pprof(out)
     }
 
-    /// Writes the chosen blocks that are live as a trace, for `allotment who`, `diff` and `view`. O(chosen blocks), and the names of
-    /// functions are looked up.
+    /// Writes the live sampled blocks as a trace, for `allotment who`, `diff` and `view`. O(sampled blocks), plus the time to look up
+    /// function names.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
         })
     }
 
-    /// Counts down to the next sampled request; false if this may be the one.
+    /// Counts down to the next sampled request. Returns false if this one may be it.
     #[inline(always)]
     fn passes(&self, size: usize) -> bool {
         THREAD.with(|thread| {
@@ -180,7 +180,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
         })
     }
 
-    /// Returns whether a request that did not pass is chosen.
+    /// Returns whether to sample a request for which [`Self::passes`] returned false.
     #[cold]
     fn chooses(&self, size: usize) -> bool {
         THREAD.with(|thread| {
@@ -202,13 +202,13 @@ impl<M, L: Lock> HeapProfile<M, L> {
         &self.near[block / 16 % NEAR]
     }
 
-    /// Returns whether a block is surely not a chosen one.
+    /// Returns whether a block is certainly not sampled.
     #[inline(always)]
     fn is_unknown(&self, block: NonNull<u8>) -> bool {
         self.near(block.addr().get()).load(Ordering::Relaxed) == 0
     }
 
-    /// Records a chosen block.
+    /// Records a sampled block.
     #[inline(never)]
     fn keep(&self, block: NonNull<u8>, size: usize, frames: &[usize]) {
         let Some(_inside) = Inside::enter() else { return };
@@ -230,10 +230,10 @@ impl<M, L: Lock> HeapProfile<M, L> {
         });
     }
 
-    /// Forgets a block that is about to be free, if it was chosen.
+    /// Forgets a block that is about to be freed, if it was sampled.
     #[inline(never)]
     fn forget(&self, block: NonNull<u8>) {
-        // Blocks that are freed in here were not chosen.
+        // The profiler's own blocks were not sampled.
         let Some(_inside) = Inside::enter() else { return };
         let address = block.addr().get();
         self.lock.with(|state| {
@@ -246,7 +246,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
     }
 }
 
-/// Walks the stack, outside all locks: the unwinder may wait for the dynamic linker's, whose owner may be allocating.
+/// Walks the stack, outside all locks: the unwinder may wait for the dynamic linker's lock, whose holder may be allocating.
 #[inline(never)]
 fn walk(frames: &mut [usize; FRAMES]) -> &[usize] {
     let Some(_inside) = Inside::enter() else { return &[] };
@@ -254,7 +254,7 @@ fn walk(frames: &mut [usize; FRAMES]) -> &[usize] {
 }
 
 impl<M: Memory, L: Lock> HeapProfile<M, L> {
-    /// Records a chosen block, with the stack.
+    /// Records a sampled block, with the stack.
     #[cold]
     fn kept(&self, layout: Layout, block: Option<NonNull<u8>>) -> Option<NonNull<u8>> {
         let mut frames = [0; FRAMES];
@@ -264,7 +264,7 @@ impl<M: Memory, L: Lock> HeapProfile<M, L> {
     }
 }
 
-// SAFETY: blocks are those of the memory, which keeps the contract.
+// SAFETY: blocks come from the memory, which keeps the contract.
 unsafe impl<M: Memory, L: Lock> Memory for HeapProfile<M, L> {
     allocate!(self.memory; |self, layout, request| {
         let block = request(layout);

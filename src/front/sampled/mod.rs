@@ -1,11 +1,11 @@
-//! [`Sampled`]: writes behind blocks and uses of freed ones, caught in the field by the chip's memory protection.
+//! [`Sampled`]: catches writes past the end of blocks and uses of freed ones in the field, with the chip's memory protection.
 //!
-//! One request in [`PERIOD`](Sampled) gets a block that ends where a guard of 32 bytes begins, which the chip watches: the next access to
-//! it is a fault, whose handler learns whose block it was. The guard wanders over live and freed blocks, so it soon catches a bug that
-//! happens often, on a device in the field, for a few instructions per request.
+//! One request in [`PERIOD`](Sampled) gets a block that ends where a guard of 32 bytes begins. The chip watches the guard: an access to
+//! it is a fault, whose handler learns where the block was allocated. The guard moves over live and freed blocks, so it soon catches a
+//! frequent bug on a device in the field, for a few instructions per request.
 //!
 //! ```text
-//!  live       | block of 40 bytes |  guard  |        a write behind it is a fault
+//!  live       | block of 40 bytes |  guard  |        a write past its end is a fault
 //!  freed      |  g  u  a  r  d          . . |        each access is a fault, and the memory is not allocated again yet
 //!  before     | block of 40 bytes | record  |        the guard has moved on, and its place remembers the block
 //! ```
@@ -66,42 +66,42 @@ use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Return addresses kept of each call.
+/// Number of return addresses kept for each call.
 const CALLERS: usize = 4;
 
-/// The return addresses of a call, the innermost first; 0 where there is none.
+/// The return addresses of a call, innermost first, followed by zeros.
 type Callers = [usize; CALLERS];
 
-/// The length and alignment of a guard in bytes: what the hardware can watch, and what holds a record.
+/// Bytes of a guard, and its alignment: what the hardware can watch, with room for a record.
 const GRANULE: usize = size_of::<[usize; 8]>();
 
-/// Hardware that stops each access to a range of memory, of which [`Sampled`] uses one.
+/// Hardware that stops each access to one range of memory, for [`Sampled`].
 ///
 /// # Safety
 ///
-/// It must stop accesses to no memory outside the range, and none after `clear` has returned.
+/// It must not stop accesses outside the range, nor any access after `clear` has returned.
 pub unsafe trait Protection {
-    /// Prepares the hardware. It is called outside handlers, once.
+    /// Prepares the hardware. Called once, outside handlers.
     fn enable();
 
-    /// Watches this range, or as much of it as the hardware can, but 32 bytes whole. Its bounds are multiples of 32, and nothing is watched
-    /// before.
+    /// Watches this range, or as much of it as the hardware can: at least 32 bytes. The bounds are multiples of 32, and no range is
+    /// watched before the call.
     fn set(range: Range<usize>);
 
-    /// Watches nothing any more.
+    /// Stops watching.
     fn clear();
 
     /// Returns the address that the faulting access tried, if a guard stopped it. Called by the fault handler.
     fn fault_address() -> Option<usize>;
 
-    /// Writes the return addresses of the present call, the innermost first, as far as they can be found, over zeros.
+    /// Writes the return addresses of the current call to `into`, which is all zero, innermost first, as far as they can be found.
     #[inline(always)]
     fn callers(into: &mut [usize; CALLERS]) {
         let _ = into;
     }
 }
 
-/// An access that was stopped, and the block that it belongs to.
+/// A stopped access, and the block that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Caught {
@@ -109,13 +109,14 @@ pub struct Caught {
     pub address: usize,
     /// The address of the block.
     pub block: usize,
-    /// The size that was requested, in bytes.
+    /// Requested bytes.
     pub size: usize,
     /// The tag that was current when the block was allocated.
     pub tag: Option<&'static str>,
-    /// Return addresses of the allocation, the innermost first; 0 where none was found. On RISC-V without frame pointers, words that look like one are taken for one.
+    /// Return addresses of the allocation, innermost first, then zeros. On RISC-V without frame pointers, some may be other words of the
+    /// stack that look like return addresses.
     pub allocated: [usize; CALLERS],
-    /// Return addresses of the free; `None` if the block is live, so that the access went beyond its end.
+    /// Return addresses of the free, or `None` if the block is live and the access was past its end.
     pub freed: Option<[usize; CALLERS]>,
 }
 
@@ -137,14 +138,14 @@ impl fmt::Display for Caught {
     }
 }
 
-/// Record of a sampled block, at the start of the guard after it. A write a little too far, while the guard is elsewhere, meets what
-/// matters least.
+/// Record of a sampled block, at the start of the guard after it. A short overflow, while the guard is elsewhere, hits the least
+/// important fields.
 #[repr(C)]
 struct Record {
     allocated: Callers,
     tag: Option<&'static str>,
     size: usize,
-    /// The next block without the guard, or null.
+    /// The record of the next unwatched live block, or null.
     next: *mut Record,
 }
 
@@ -152,20 +153,20 @@ const _: () = assert!(size_of::<Record>() <= GRANULE, "a record has room in plac
 
 /// State inside the lock.
 struct State {
-    /// The end of the block that is watched, or null.
+    /// The record of the watched block, or null.
     watched: *mut Record,
-    /// Return addresses of the free, if the block is not live.
+    /// Return addresses of the free, if the watched block is not live.
     freed: Option<Callers>,
-    /// The first of the other live ones, or null.
+    /// The record of the first unwatched live block, or null.
     others: *mut Record,
 }
 
 impl State {
-    /// Returns the link that leads to the live block without the guard that ends at `end`, or to none.
+    /// Returns the link to the unwatched live block that ends at `end`, or else the null link at the end of the list.
     #[inline(always)]
     fn link_to(&mut self, end: usize) -> *mut *mut Record {
         let mut link = &raw mut self.others;
-        // SAFETY: each link is that of the state or of a record that is not watched, and leads to such a record or is null.
+        // SAFETY: each link belongs to the state or to an unwatched record, and leads to such a record or is null.
         unsafe {
             while !(*link).is_null() && (*link).addr() != end {
                 link = &raw mut (**link).next;
@@ -183,23 +184,26 @@ const fn rounded(size: usize) -> usize {
 
 /// Returns the layout of a block together with the guard after it.
 const fn whole_layout(length: usize) -> Layout {
-    // SAFETY: the alignment is a power of two, and blocks are at most half as long as the memory can be.
+    // SAFETY: the alignment is a power of two, and blocks have at most half the bytes that a layout can have.
     unsafe { Layout::from_size_align_unchecked(length, GRANULE) }
 }
 
-/// Puts a hardware guard after sampled blocks of a memory, and over freed ones; see the [module](self).
+/// Places a hardware guard after sampled blocks of a memory, and over freed ones; see the [module](self).
 ///
-/// The guard moves on with each sample, and with each free of a sampled block, which is freed in the memory when the guard leaves it. Sampled
-/// are requests whose size is a multiple of their alignment, as all of Rust's are, up to an alignment of 32; `realloc` is sampled as well.
+/// The guard moves on with each sample, and with each free of a sampled block, which returns to the memory when the guard leaves it. Only
+/// requests whose size is a multiple of their alignment, as in all of Rust's types, with an alignment of at most 32, are sampled,
+/// including those of `realloc`.
 ///
-/// A request costs the decrement of a counter more than the memory's own, and one of about `PERIOD`, a power of two, gets up to 63 bytes more than
-/// it needs. A free costs a test of its address. Freeing a sampled block is linear in the number of live sampled ones. `G` is the
-/// hardware: `ArmV7Mpu`, `ArmV8Mpu`, `RiscvPmp`, or one of the program's own. It watches the core that samples, so there should be one.
+/// A request costs one decrement of a counter more than in the memory alone, and about one in `PERIOD`, a power of two, gets up to 63
+/// bytes more than it needs. A free also tests its address. Freeing a sampled block is linear in the number of live sampled ones. `G` is
+/// the hardware: `ArmV7Mpu`, `ArmV8Mpu`, `RiscvPmp`, or an implementation of the program. It watches only the core that samples, so the
+/// chip should have one core.
 pub struct Sampled<M, G, L = lock::Default, const PERIOD: u32 = 128> {
     memory: M,
-    /// Requests until the next sample; so many that there is none, before the start. All is zero then, so that no initial value takes flash.
+    /// Number of requests until the next sample. Before the start 0, which wraps around, so that nothing is sampled and no initial value
+    /// takes flash.
     left: AtomicU32,
-    /// A bit for each end of a sampled block: that of its granule's number, modulo 32.
+    /// A bit for the end of each sampled block, by its granule's number modulo 32.
     marks: AtomicU32,
     random: AtomicU32,
     lock: Locked<State, L>,
@@ -229,23 +233,23 @@ impl<M, G, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
         &self.memory
     }
 
-    /// Returns whether a request is to be sampled.
+    /// Returns whether to sample a request.
     #[inline(always)]
     fn is_due(&self) -> bool {
-        // Not one operation: a handler in between makes the next sample come later by one request.
+        // The load and the store are not atomic together: a handler in between delays the next sample by one request.
         let left = self.left.load(Ordering::Relaxed).wrapping_sub(1);
         self.left.store(left, Ordering::Relaxed);
         left == 0
     }
 
-    /// Returns whether a block may be a sampled one. It is one in less than 1 of 4 cases, and a sampled one always is.
+    /// Returns whether a block may be sampled. Always true for a sampled block, and for fewer than 1 in 4 of the others.
     #[inline(always)]
     fn may_be_sampled(&self, block: NonNull<u8>, layout: Layout) -> bool {
         let end = block.addr().get().wrapping_add(layout.size());
         end % GRANULE == 0 && self.marks.load(Ordering::Relaxed).wrapping_shr((end / GRANULE) as u32) & 1 != 0
     }
 
-    /// Returns whether a block is a sampled one; `Err` if it is free.
+    /// Checks a sampled block: `Err` if it is free, and `None` if the block is not sampled.
     fn find(&self, block: NonNull<u8>, layout: Layout) -> Option<Result<(), FreeError>> {
         if !self.may_be_sampled(block, layout) {
             return None;
@@ -255,32 +259,32 @@ impl<M, G, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
             if state.watched.addr() == end {
                 return Some(state.freed.map_or(Ok(()), |_| Err(FreeError::AlreadyFree)));
             }
-            // SAFETY: a link of the state or of a record.
+            // SAFETY: the link belongs to the state or to a record.
             (!unsafe { *state.link_to(end) }.is_null()).then_some(Ok(()))
         })
     }
 }
 
 impl<M, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
-    /// Prepares the hardware, and starts to sample with the next request. Call it outside handlers. Which requests are sampled follows from
-    /// `seed`.
+    /// Prepares the hardware, and starts to sample with the next request. Call it outside handlers. `seed` determines which requests are
+    /// sampled.
     pub fn start(&self, seed: u32) {
         G::enable();
         self.random.store(seed, Ordering::Relaxed);
         self.left.store(1, Ordering::Relaxed);
     }
 
-    /// Returns the block and the access for the handler of a fault, if the fault is an access that was stopped here. Nothing is watched
-    /// then until the next sample, so that the access is done if the handler returns.
+    /// Returns the access and its block, for the handler of a fault, if the guard caused the fault. Watching then stops until the next
+    /// sample, so the access succeeds if the handler returns.
     pub fn fault(&self) -> Option<Caught> {
         let address = G::fault_address()?;
-        // The lock is free: no access is stopped while it is held.
+        // The lock is free, since no access is stopped while it is held.
         self.lock.with(|state| {
             if state.watched.is_null() {
                 return None;
             }
             G::clear();
-            // SAFETY: the record of the block, which is not watched now.
+            // SAFETY: it is the record of the block, which is no longer watched.
             let &mut Record { allocated, tag, size, .. } = unsafe { &mut *state.watched };
             let end = state.watched.addr();
             let start = if state.freed.is_some() { end - rounded(size) } else { end };
@@ -289,7 +293,7 @@ impl<M, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
         })
     }
 
-    /// Removes the live block that ends at `end`; `Err` if it is free already.
+    /// Removes the live sampled block that ends at `end` from the list. Returns `Err` if it is already free, and `None` if there is none.
     #[inline(always)]
     fn remove_live(&self, end: usize) -> Option<Result<*mut Record, FreeError>> {
         self.lock.with(|state| {
@@ -302,7 +306,7 @@ impl<M, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
                 return Some(Ok(found));
             }
             let link = state.link_to(end);
-            // SAFETY: a link of the state or of a record, and if it leads to one, that is not watched.
+            // SAFETY: the link belongs to the state or to a record, and leads to an unwatched record or is null.
             unsafe {
                 let found = *link;
                 if found.is_null() {
@@ -316,7 +320,7 @@ impl<M, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
 }
 
 impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
-    /// Moves the guard to this block, of which there is a record, and frees the memory of the one before if that is free.
+    /// Moves the guard to this block, which has a record, and frees the memory of the previous one if the program has freed it.
     #[inline(never)]
     fn guard(&self, end: *mut Record, freed: Option<&Callers>) {
         let released = self.lock.with(|state| {
@@ -325,12 +329,12 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
             if state.freed.is_some() {
                 released = state.watched;
             } else if !state.watched.is_null() {
-                // SAFETY: the record of a live block, which is not watched now.
+                // SAFETY: it is the record of a live block, which is no longer watched.
                 unsafe { (*state.watched).next = state.others };
                 state.others = state.watched;
             }
             (state.watched, state.freed) = (end, freed.copied());
-            // SAFETY: a record that is not watched now.
+            // SAFETY: the record is not watched now.
             let size = unsafe {
                 (*end).next = state.others;
                 (*end).size
@@ -339,7 +343,7 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
             let mut at = end;
             while !at.is_null() {
                 marks |= 1_u32.wrapping_shl((at.addr() / GRANULE) as u32);
-                // SAFETY: a record of a block, which stands behind it.
+                // SAFETY: it is the record after a block.
                 at = unsafe { (*at).next };
             }
             self.marks.store(marks, Ordering::Relaxed);
@@ -348,7 +352,7 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
             released
         });
         if let Some(released) = NonNull::new(released) {
-            // SAFETY: it was allocated with this layout, the program has freed it, and nothing else knows it any more.
+            // SAFETY: the block was allocated with this layout, the program has freed it, and nothing else refers to it.
             unsafe {
                 let length = rounded(released.as_ref().size);
                 self.memory.deallocate(released.cast::<u8>().sub(length), whole_layout(length + GRANULE));
@@ -356,7 +360,7 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
         }
     }
 
-    /// Allocates a block with a guard after it; `None` if there is no room for both.
+    /// Allocates a block with a guard after it. Returns `None` if the memory has no room, or the layout does not suit.
     #[cold]
     #[inline(never)]
     fn allocate_guarded(&self, layout: Layout) -> Option<NonNull<u8>> {
@@ -374,17 +378,17 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
         // SAFETY: the guard is the last granule of the block.
         let end = unsafe { start.add(length) };
         let record = end.cast::<Record>().as_ptr();
-        // SAFETY: the granule behind the block is aligned and not used otherwise.
+        // SAFETY: the granule after the block is aligned, and nothing else uses it.
         unsafe {
             record.write(Record { allocated: [0; CALLERS], tag: current_tag(), size, next: ptr::null_mut() });
             G::callers(&mut (*record).allocated);
         }
         self.guard(record, None);
-        // SAFETY: the block is as long at least.
+        // SAFETY: the block has at least `size` bytes before `end`.
         Some(unsafe { end.sub(size) })
     }
 
-    /// Frees a block that may be a sampled one. It is the last call of a free, so that those of other blocks keep nothing for it.
+    /// Frees a block that may be sampled. Called last, so that frees of other blocks need not save registers for it.
     ///
     /// # Safety
     ///
@@ -395,7 +399,7 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
         let mut freed = [0; CALLERS];
         G::callers(&mut freed);
         match self.remove_live(block.addr().get() + layout.size()) {
-            // SAFETY: the caller's contract; the block is the memory's own.
+            // SAFETY: the caller's contract; the block comes from the memory.
             None => unsafe { self.memory.deallocate(block, layout) },
             Some(Ok(end)) => self.guard(end, Some(&freed)),
             Some(Err(error)) => invalid_free(error, block.addr().get()),
@@ -403,7 +407,7 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
     }
 }
 
-// SAFETY: a sampled block is a part of a live block of the memory that nothing else uses; all others are the memory's own.
+// SAFETY: a sampled block is a part of a live block of the memory that nothing else uses; all others come from the memory.
 unsafe impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Memory for Sampled<M, G, L, PERIOD> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
@@ -428,7 +432,7 @@ unsafe impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Memory for Sam
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller's contract; the block is the memory's own unless it may be sampled.
+        // SAFETY: the caller's contract; a block that cannot be sampled comes from the memory.
         unsafe {
             if self.may_be_sampled(block, layout) {
                 return self.free_guarded(block, layout);
@@ -442,24 +446,24 @@ unsafe impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Memory for Sam
     }
 
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller's contract; the block is the memory's own.
+        // SAFETY: the caller's contract; the block comes from the memory.
         self.find(block, layout).unwrap_or_else(|| unsafe { self.memory.check_owned(block, layout) })
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // A block with a guard has its end.
+        // A sampled block ends at its guard.
         if self.find(block, layout).is_some() {
             return size == layout.size();
         }
-        // SAFETY: the caller's contract; the block is the memory's own.
+        // SAFETY: the caller's contract; the block comes from the memory.
         unsafe { self.memory.try_resize(block, layout, size) }
     }
 
     unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         let guarded = if self.is_due() { self.allocate_guarded(new) } else { None };
-        // A block with a guard behind it cannot change where it is. Others are moved as well, rather than looked up.
+        // A sampled block cannot change in place. Others that may be sampled move too, which saves a search.
         let moves = guarded.is_some() || self.may_be_sampled(block, old);
-        // SAFETY: the caller's contract; the block is the memory's own, or else it is copied between two live blocks.
+        // SAFETY: the caller's contract; the block comes from the memory, or else the copy is between two live blocks.
         unsafe {
             if !moves {
                 return self.memory.change(block, old, new, done);

@@ -1,5 +1,5 @@
-//! Regions of a Cortex-M's memory protection unit. The fault escalates to a HardFault, in whose handler the unit is off, unless the program
-//! has enabled MemManage faults.
+//! Regions of a Cortex-M's memory protection unit. Its fault escalates to a HardFault, in whose handler the unit is off, unless the
+//! program has enabled MemManage faults.
 
 use super::{CALLERS, Protection};
 use core::arch::asm;
@@ -9,33 +9,33 @@ use core::ptr;
 const CTRL: usize = 0xe000_ed94;
 const NUMBER: usize = 0xe000_ed98;
 const BASE: usize = 0xe000_ed9c;
-/// Attributes and size in version 7, limit in version 8.
+/// Register for attributes and size in version 7, and for the limit in version 8.
 const LIMIT: usize = 0xe000_eda0;
 const STATUS: usize = 0xe000_ed28;
 const ADDRESS: usize = 0xe000_ed34;
 
 fn write(register: usize, value: usize) {
-    // SAFETY: a register of the processor, which only the guard writes.
+    // SAFETY: it is a register of the processor, which only the guard writes.
     unsafe { ptr::with_exposed_provenance_mut::<usize>(register).write_volatile(value) }
 }
 
 fn read(register: usize) -> usize {
-    // SAFETY: a register of the processor.
+    // SAFETY: it is a register of the processor.
     unsafe { ptr::with_exposed_provenance::<usize>(register).read_volatile() }
 }
 
-/// Lets the accesses that follow see what was written.
+/// Makes the written settings apply to all later accesses.
 fn settle() {
-    // SAFETY: barriers.
+    // SAFETY: the instructions are barriers.
     unsafe { asm!("dsb", "isb", options(nostack, preserves_flags)) }
 }
 
 /// Implements the guard for a version of the unit.
 macro_rules! guarded {
     ($unit:ident, |$range:ident| $set:block, $clear:block) => {
-        // SAFETY: regions stop accesses to their range, and none if they are off.
+        // SAFETY: a region stops accesses to its range only, and none if it is off.
         unsafe impl<const REGION: usize> Protection for $unit<REGION> {
-            // All memory that no region covers stays as it is without the unit.
+            // Memory that no region covers keeps its default access.
             fn enable() {
                 write(CTRL, read(CTRL) | 5);
                 settle();
@@ -52,7 +52,7 @@ macro_rules! guarded {
             }
 
             fn fault_address() -> Option<usize> {
-                // A data access that was refused, whose address is valid.
+                // A refused data access, whose address register is valid.
                 (read(STATUS) & 0x82 == 0x82).then(|| read(ADDRESS))
             }
 
@@ -64,9 +64,9 @@ macro_rules! guarded {
     };
 }
 
-/// The memory protection unit of Cortex-M3, M4 and M7: its region `REGION`, which must have the highest number that the program uses.
+/// The memory protection unit of Cortex-M3, M4 and M7: its region `REGION`, which must be the highest-numbered one that the program uses.
 ///
-/// A region is a power of two long and aligned to that, so of a freed block it covers the longest such part.
+/// A region is aligned to its length, a power of two, so it covers the longest such part of a freed block.
 pub struct ArmV7Mpu<const REGION: usize = 7>;
 
 guarded!(
@@ -74,16 +74,16 @@ guarded!(
     |range| {
         let mut length = 1 << (31 - (range.end - range.start).leading_zeros());
         let mut start;
-        // The longest range of those that the hardware knows; 32 bytes always are one.
+        // Find the longest range that the hardware supports, which is at least 32 bytes.
         while {
             start = (range.start + (length - 1)) & !(length - 1);
             start + length > range.end
         } {
             length /= 2;
         }
-        // The number is still that of `clear`.
+        // `clear` has selected the region.
         write(BASE, start);
-        // Nothing may be executed or accessed there.
+        // Allow neither access nor execution.
         write(LIMIT, 1 << 28 | (2 * length.trailing_zeros() as usize - 1));
     },
     {
@@ -94,7 +94,7 @@ guarded!(
 
 /// The memory protection unit of Cortex-M23, M33, M55 and M85: its regions `REGION` and the next one.
 ///
-/// No region refuses reads of privileged code, but where two overlap each access is a fault. No other region may cover the heap.
+/// No region refuses reads by privileged code, but any access where two regions overlap is a fault. No other region may cover the heap.
 pub struct ArmV8Mpu<const REGION: usize = 6>;
 
 guarded!(
@@ -102,7 +102,7 @@ guarded!(
     |range| {
         for region in [REGION, REGION + 1] {
             write(NUMBER, region);
-            // Read only, and nothing may be executed there.
+            // Read-only, without execution.
             write(BASE, range.start | 0b101);
             write(LIMIT, (range.end - 32) | 1);
         }

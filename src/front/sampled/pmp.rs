@@ -6,18 +6,18 @@ use core::ops::Range;
 
 /// Entries 0 to 2 of the hart's physical memory protection, in a program that runs in machine mode.
 ///
-/// Machine mode obeys only entries that are locked, which stay until reset. So loads and stores are made with the rights of user mode
-/// (`mstatus.MPRV`), for which entry 2 allows all memory; the hart needs user mode, as ESP32-C3 and QEMU's have. Handlers keep
-/// the rights of machine mode: what they access is not watched.
+/// Machine mode obeys only locked entries, which stay until reset. So loads and stores have the rights of user mode (`mstatus.MPRV`), for
+/// which entry 2 allows all memory; the hart needs user mode, which the ESP32-C3 and QEMU have. Handlers keep the rights of machine mode,
+/// so their accesses are not watched.
 pub struct RiscvPmp;
 
-/// All of entry 1, for `pmpcfg0`: an upper bound without rights.
+/// The bits of entry 1 in `pmpcfg0`: an upper bound without rights.
 const GUARD: usize = 0x0800;
 
-// SAFETY: an entry without rights stops loads and stores of its range, and none if it is off, since the next one allows all.
+// SAFETY: an entry without rights stops loads and stores in its range, and none if it is off, since the next entry allows all.
 unsafe impl Protection for RiscvPmp {
     fn enable() {
-        // SAFETY: all memory stays accessible: entry 2 is there before rights change.
+        // SAFETY: all memory stays accessible, since entry 2 is set before rights change.
         unsafe {
             asm!(
                 "csrw pmpaddr2, {all}",
@@ -50,17 +50,17 @@ unsafe impl Protection for RiscvPmp {
     }
 
     fn clear() {
-        // SAFETY: the entry is the guard's.
+        // SAFETY: only the guard uses the entry.
         unsafe { asm!("csrc pmpcfg0, {}", in(reg) GUARD) }
     }
 
     fn fault_address() -> Option<usize> {
         let (cause, address): (usize, usize);
-        // SAFETY: it reads two registers.
+        // SAFETY: the instructions only read two registers.
         unsafe {
             asm!("csrr {}, mcause", "csrr {}, mtval", out(reg) cause, out(reg) address, options(nomem, nostack))
         }
-        // A load or a store that was refused.
+        // A refused load or store.
         (cause == 5 || cause == 7).then_some(address)
     }
 

@@ -1,4 +1,4 @@
-//! Free blocks in lists: the link, and the one mark that shows double frees and writes to free blocks.
+//! Free blocks in lists: the link, and the mark that detects double frees and writes to free blocks.
 
 use super::classes::layout_of;
 use crate::error::misuse::{Kind, corrupted};
@@ -11,17 +11,17 @@ use core::ptr;
 pub(crate) struct Block {
     /// The next block of its list, or null.
     next: *mut Block,
-    /// [`Block::mark_of`] the block and its link.
+    /// [`Block::mark_of`] for the block and its link.
     mark: usize,
 }
 
 impl Block {
-    /// What a cleared mark is. With it, only a link that is neither an address nor another mark could make a block look free: marks end
-    /// in the bits 101, addresses in 000.
+    /// The value of a cleared mark. With it, only a link that is neither an address nor another mark could make a block look free: marks
+    /// end in the bits 101, addresses in 000.
     const CLEARED: usize = 1;
 
-    /// Returns the mark of a block with this link: a number that no program has a reason to keep in its second word. It depends on the
-    /// address, so that a copy of a free block's bytes marks nothing, and on the link, so that a damaged link is found.
+    /// Returns the mark of a block with this link: a number that no program is likely to keep in the second word of a block. The mark
+    /// depends on the address, so that a copy of a free block's bytes is not a mark, and on the link, so that a damaged link is detected.
     #[inline(always)]
     fn mark_of(block: *mut Self, next: *mut Self) -> usize {
         block.addr().wrapping_add(0x5bd1_e995) ^ next.addr()
@@ -31,14 +31,14 @@ impl Block {
     ///
     /// # Safety
     ///
-    /// It must be a small block that is not used any more.
+    /// The block must be small, and not be used any more.
     #[inline(always)]
     pub(crate) unsafe fn link(block: *mut Self, next: *mut Self) {
         // SAFETY: the caller guarantees the block, and small blocks have two words.
         unsafe { *block = Self { next, mark: Self::mark_of(block, next) } }
     }
 
-    /// Marks a block as free that lost its mark.
+    /// Marks a block as free again after it lost its mark.
     ///
     /// # Safety
     ///
@@ -55,7 +55,7 @@ impl Block {
     /// A small block must begin there, live or not.
     #[inline(always)]
     pub(crate) unsafe fn is_free(block: *mut Self) -> bool {
-        // Volatile, because the program may never have written there: whatever is read does no harm.
+        // Volatile, because the program may never have written there; any value is harmless.
         // SAFETY: small blocks have two words.
         let (next, mark) = unsafe {
             ((&raw const (*block).next).read_volatile(), (&raw const (*block).mark).read_volatile())
@@ -63,11 +63,11 @@ impl Block {
         mark == Self::mark_of(block, next)
     }
 
-    /// Returns the next block of the list; `None` if the block was written to after it was freed.
+    /// Returns the next block of the list, or `None` if the block was written to after it was freed.
     ///
     /// # Safety
     ///
-    /// It must be a block that [`Block::link`] has linked and that nothing else uses.
+    /// [`Block::link`] must have linked the block, and nothing else may use it.
     #[inline(always)]
     pub(crate) unsafe fn next_checked(block: *mut Self) -> Option<*mut Self> {
         // SAFETY: the caller guarantees the block, which has two words.
@@ -86,12 +86,12 @@ impl Block {
         unsafe { Self::next_checked(block) }.unwrap_or_else(|| corrupted(Kind::BrokenList, block.addr()))
     }
 
-    /// Clears the mark that an earlier small block may have left at the start of a block of `size` bytes, which is no small one. A program
-    /// that resizes the block may move it into that small block again, without having written to it.
+    /// Clears the mark that an earlier small block may have left at the start of a larger block of `size` bytes. Otherwise, after a
+    /// resize that makes the block small again, the old mark could make it look free.
     ///
     /// # Safety
     ///
-    /// It must be a block of so many bytes that is about to be allocated.
+    /// The block must have `size` bytes and be about to be allocated.
     #[inline(always)]
     pub(crate) unsafe fn clear_left_over(block: ptr::NonNull<u8>, size: usize) {
         if size >= size_of::<Self>() {
@@ -114,7 +114,7 @@ impl Block {
 
 /// Free blocks of one class in a list.
 pub(crate) struct Chain {
-    /// The first one; null if there is none.
+    /// The first block, or null if there is none.
     pub(crate) first: *mut Block,
     /// Number of blocks.
     pub(crate) count: usize,
@@ -123,11 +123,11 @@ pub(crate) struct Chain {
 impl Chain {
     pub(crate) const NONE: Self = Self { first: ptr::null_mut(), count: 0 };
 
-    /// Makes a list of blocks in their order: heaps tend to return ascending addresses, and the first block is used first.
+    /// Links blocks into a list, in their order: heaps tend to return ascending addresses, and the first block is used first.
     ///
     /// # Safety
     ///
-    /// All are written, and as for [`Block::link`].
+    /// All entries must be written, and satisfy the contract of [`Block::link`].
     pub(crate) unsafe fn of(blocks: &[MaybeUninit<ptr::NonNull<u8>>]) -> Self {
         let mut chain = Self { count: blocks.len(), ..Self::NONE };
         for block in blocks.iter().rev() {
@@ -145,15 +145,15 @@ impl Chain {
     pub(crate) fn fetch<M: Memory, const MOST: usize>(memory: &M, class: usize, want: usize) -> Self {
         let mut blocks = [const { MaybeUninit::uninit() }; MOST];
         let count = memory.allocate_many(layout_of(class), &mut blocks[..want]);
-        // SAFETY: `allocate_many` has written the blocks that it counted, which are ours.
+        // SAFETY: `allocate_many` has written and allocated the blocks that it counted.
         unsafe { Self::of(&blocks[..count]) }
     }
 
-    /// Frees all blocks, which are of a class and at most `MOST`, to `memory`.
+    /// Frees all blocks to `memory`: at most `MOST`, all of class `class`.
     ///
     /// # Safety
     ///
-    /// They must come from there.
+    /// The blocks must come from `memory`.
     pub(crate) unsafe fn free_to<M: Memory, const MOST: usize>(self, memory: &M, class: usize) {
         let mut blocks = [ptr::NonNull::dangling(); MOST];
         let blocks = &mut blocks[..self.count];

@@ -6,19 +6,19 @@ use core::alloc::Layout;
 /// The largest small block in bytes.
 pub(crate) const LARGEST: usize = 32 * 1024;
 
-/// The largest alignment of a small block in bytes, a multiple of which divides [`LARGEST`].
+/// The largest alignment of a small block in bytes, which divides [`LARGEST`].
 pub(crate) const LARGEST_ALIGN: usize = 4096;
 
-/// Sizes up to this one are multiples of 8 bytes, and larger ones have [`PER_OCTAVE`] classes per power of two.
+/// The largest size in bytes with classes in steps of 8 bytes. Larger ones have [`PER_OCTAVE`] classes per power of two.
 const FINE: usize = 128;
 const PER_OCTAVE: usize = 8;
 
-/// The smallest block in bytes. A free block holds a link and a mark.
+/// The smallest block in bytes, which holds a link and a mark when free.
 pub(crate) const SMALLEST: usize = 2 * size_of::<u64>();
 
 const FINE_CLASSES: usize = (FINE - SMALLEST) / 8 + 1;
 
-/// The number of classes.
+/// Number of classes.
 pub(crate) const CLASSES: usize = FINE_CLASSES + PER_OCTAVE * (LARGEST / FINE).ilog2() as usize;
 
 /// The block size of each class in bytes: 16, 24, .., 128, and then 8 steps per power of two, all multiples of 16.
@@ -32,7 +32,7 @@ pub(crate) const SIZES: [u16; CLASSES] = {
     sizes
 };
 
-/// Sizes up to this one are looked up in [`CLASS_OF`].
+/// The largest size in bytes that [`CLASS_OF`] covers.
 pub(crate) const TABLED: usize = 4096;
 
 /// The class of a request by its length in words of 8 bytes.
@@ -48,13 +48,13 @@ const CLASS_OF: [u8; TABLED / 8 + 1] = {
     classes
 };
 
-/// The number of classes of up to [`TABLED`] bytes.
+/// Number of classes of up to [`TABLED`] bytes.
 pub(crate) const TABLED_CLASSES: usize = CLASS_OF[TABLED / 8] as usize + 1;
 
-/// Returns the smallest class whose blocks have `size` bytes and are all aligned to `align`, if a table has it: for at most [`TABLED`] bytes
-/// that are aligned to at most 16.
+/// Returns the smallest class whose blocks have `size` bytes and are all aligned to `align`, if the table has it: for at most [`TABLED`]
+/// bytes and an alignment of at most 16.
 #[inline(always)]
-#[allow(clippy::manual_div_ceil)] // They cannot overflow, and so take fewer instructions.
+#[allow(clippy::manual_div_ceil)] // Sums cannot overflow, and take fewer instructions.
 pub(crate) fn tabled_class_of(size: usize, align: usize) -> Option<usize> {
     if size > TABLED || align > 16 {
         return None;
@@ -64,7 +64,7 @@ pub(crate) fn tabled_class_of(size: usize, align: usize) -> Option<usize> {
     Some(unsafe { *CLASS_OF.get_unchecked(words) } as usize)
 }
 
-/// Returns the smallest class whose blocks have `size` bytes and are all aligned to `align`; `None` if the request is not one for a small
+/// Returns the smallest class whose blocks have `size` bytes and are all aligned to `align`, or `None` if the request is not for a small
 /// block. O(1), or O(classes) for alignments above 16.
 #[inline]
 pub(crate) fn class_of(size: usize, align: usize) -> Option<usize> {
@@ -92,13 +92,13 @@ fn other_class_of(size: usize, align: usize) -> Option<usize> {
     Some(class)
 }
 
-/// Returns the class of a layout, as [`class_of`].
+/// Returns the class of a layout; see [`class_of`].
 #[inline(always)]
 pub(crate) fn class_of_layout(layout: Layout) -> Option<usize> {
     class_of(layout.size(), layout.align())
 }
 
-/// Returns the layout that every block of `class` is allocated with.
+/// Returns the layout with which every block of `class` is allocated.
 #[inline(always)]
 pub(crate) fn layout_of(class: usize) -> Layout {
     // SAFETY: 8 is a power of two, and the sizes are small.

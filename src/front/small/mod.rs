@@ -1,7 +1,7 @@
 //! Small blocks in the lists of threads and cores: their size classes, and the links of free ones.
 
 #[cfg_attr(not(all(feature = "std", any(unix, windows))), allow(dead_code))]
-// The growing heap uses all of it.
+// Only the growing heap uses all of it.
 mod block;
 #[cfg_attr(not(all(feature = "std", any(unix, windows))), allow(dead_code))] // As above.
 mod classes;

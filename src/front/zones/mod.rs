@@ -19,14 +19,14 @@ use core::fmt;
 use core::ptr::NonNull;
 use table::Table;
 
-/// Why zones could not satisfy a request.
+/// The reason why zones could not satisfy a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ZoneError {
-    /// No zone has all the capabilities that are wanted.
+    /// No zone has all the wanted capabilities.
     NoZone {
-        /// The capabilities that were wanted.
+        /// The wanted capabilities.
         wanted: Capabilities,
     },
     /// Some zones have the wanted capabilities, but none of them prefers this layout, and none of them is in the
@@ -41,17 +41,17 @@ pub enum ZoneError {
     OutOfMemory {
         /// The error of the zone that was tried last.
         last: OutOfMemory,
-        /// The number of zones that were tried.
+        /// Number of zones that were tried.
         tried: usize,
     },
     /// There is no zone with this number.
     Unknown {
-        /// The number of zones.
+        /// Number of zones.
         zones: usize,
     },
     /// The core cannot read or write the memory, which belongs to a device.
     Inaccessible,
-    /// The free is wrong.
+    /// The free is invalid.
     Free(FreeError),
 }
 
@@ -80,8 +80,8 @@ impl core::error::Error for ZoneError {}
 /// Several zones, in order of preference.
 ///
 /// A request wants capabilities. Among the zones that have all of them, those with matching rules are tried first, in their order, and
-/// then those of the fallback chain, in its order. Other zones are not tried: a zone is used for requests that do not match its rules
-/// only if the chain names it.
+/// then those of the fallback chain, in its order. No other zones are tried: requests that do not match a zone's rules use it only if the
+/// chain names it.
 ///
 /// ```
 /// use allotment::region::Capabilities as Can;
@@ -99,7 +99,7 @@ impl core::error::Error for ZoneError {}
 /// let small = core::alloc::Layout::new::<[u64; 4]>();
 /// let (node, buffer) = (ZONES.allocate(small, Can::empty())?, ZONES.allocate(small, Can::DMA)?);
 /// assert_eq!(ZONES.zone_of(node.cast()), Some(0));
-/// assert_eq!(ZONES.zone_of(buffer.cast()), Some(1)); // does not match its rule, but it is in the chain
+/// assert_eq!(ZONES.zone_of(buffer.cast()), Some(1)); // against its rule, but in the chain
 /// unsafe {
 ///     ZONES.deallocate(node.cast(), small)?;
 ///     ZONES.deallocate(buffer.cast(), small)?;
@@ -107,10 +107,10 @@ impl core::error::Error for ZoneError {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `Zones` can be the global allocator. Requests then want no particular capabilities, and never get memory of a
-/// device. If any zone has [`Capabilities::ATOMIC`], such requests get memory of zones with it only, because nothing tells whether
-/// there will be an `Arc` or an `AtomicU32` in a block. `SPANS` is how many regions of all zones together a free finds in O(log regions); further ones are
-/// searched one by one. `L` guards the table of regions and is held only to read or replace it.
+/// `Zones` can be the global allocator. Requests then want no particular capabilities, and never get memory of a device. If any zone has
+/// [`Capabilities::ATOMIC`], such requests only get memory of zones with it, because any block may come to hold an `Arc` or an
+/// `AtomicU32`. A free finds up to `SPANS` regions of all zones together in O(log regions), and searches further ones one by one. `L`
+/// guards the table of regions and is held only to read or replace it.
 pub struct Zones<'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
     zones: [Zone<'h>; N],
     fallback: &'h [usize],
@@ -120,7 +120,7 @@ pub struct Zones<'h, const N: usize, const SPANS: usize = 8, L = lock::Default> 
     lock: Locked<Table<SPANS>, L>,
 }
 
-/// An allocator for collections that wants certain capabilities. Made by [`Zones::wanting`].
+/// An allocator for collections that wants certain capabilities. Returned by [`Zones::wanting`].
 pub struct ZonesWith<'z, 'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
     zones: &'z Zones<'h, N, SPANS, L>,
     wanted: Capabilities,
@@ -159,14 +159,14 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         self
     }
 
-    /// Sets a function that returns the index of the zone nearest to the caller, such as the one of its node or core. Among the zones
-    /// whose rules match a request, that one is tried first. An index beyond the last zone means none.
+    /// Sets a function that returns the index of the zone nearest to the caller, such as that of its node or core. Among the zones whose
+    /// rules match a request, the nearest is tried first. An index beyond the last zone means none.
     pub const fn nearest(mut self, nearest: &'h (dyn Fn() -> usize + Sync)) -> Self {
         self.nearest = Some(nearest);
         self
     }
 
-    /// Returns the zones in the order in which they were given.
+    /// Returns the zones, in the order of [`Zones::new`].
     pub const fn zones(&self) -> &[Zone<'h>; N] {
         &self.zones
     }
@@ -232,7 +232,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         }
     }
 
-    /// Asks every zone, and updates the table if one of them contains the block.
+    /// Searches all zones, and updates the table if one of them contains the block.
     #[cold]
     #[inline(never)]
     fn search(&self, block: NonNull<u8>) -> Option<usize> {
@@ -266,8 +266,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         unsafe { self.zones[zone].deallocate(block, layout) }
     }
 
-    /// Moves a block with its contents to zone number `to`. It stays where it is if it is already in that zone.
-    /// O(size).
+    /// Moves a block with its contents to zone number `to`. A block that is already there stays in place. O(size).
     ///
     /// # Errors
     ///
@@ -330,7 +329,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let zone = self.zones.zone_of(block).map(|zone| &self.zones.zones[zone]);
-        // A block whose new size its zone does not prefer moves to a zone that does.
+        // If the zone does not prefer the block's new size, the block moves to a zone that does.
         let fits = |zone: &&Zone<'_>| {
             Layout::from_size_align(size, layout.align())
                 .is_ok_and(|new| zone.prefers(new) || !zone.prefers(layout))
@@ -369,7 +368,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
 
 allocator!([const N: usize, const SPANS: usize, L: Lock] ZonesWith<'_, '_, N, SPANS, L>);
 
-// Zones are memory like `Zones::wanting` what every request may need.
+// As a memory, zones behave like `Zones::wanting` with the general capabilities.
 delegate!(
     [const N: usize, const SPANS: usize, L: Lock] Zones<'_, N, SPANS, L>,
     |self| self.wanting(self.general)

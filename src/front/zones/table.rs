@@ -29,7 +29,7 @@ impl<const SPANS: usize> Table<SPANS> {
         (address < span.end).then_some(span.zone)
     }
 
-    /// Makes the table of the zones' current regions, and leaves out those that exceed it. O(regions²).
+    /// Creates the table of the zones' current regions, without those for which it has no room. O(regions²).
     pub(super) fn of(zones: &[Zone<'_>]) -> Self {
         let mut table = Self::EMPTY;
         for (number, zone) in zones.iter().enumerate() {
@@ -43,7 +43,7 @@ impl<const SPANS: usize> Table<SPANS> {
     fn enter(&mut self, region: Region, zone: usize) {
         let start = region.start.addr().get();
         let at = self.0.partition_point(|span| span.start < start);
-        // There may be no room.
+        // Ignore the error if there is no room.
         let _ = self.0.insert(at, Span { start, end: region.end(), zone });
     }
 }
@@ -73,7 +73,7 @@ mod tests {
             let expected = regions.iter().find(holds).map(|region| region.2);
             assert_eq!(table.find(at(address)), expected, "{address:#x}");
         }
-        // Regions that exceed the table are left out, and those in it stay.
+        // Regions that exceed the table are left out, and the others stay.
         table.enter(Region::new(at(0x100), 0x100), 4);
         assert_eq!((table.find(at(0x100)), table.find(at(0x5000))), (None, Some(2)));
     }

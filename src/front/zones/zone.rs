@@ -38,7 +38,7 @@ pub struct Zone<'h> {
 }
 
 impl<'h> Zone<'h> {
-    /// Makes a zone of all of `memory`, for requests of any size and alignment, without padding.
+    /// Creates a zone of all of `memory`, for requests of any size and alignment, without padding.
     pub const fn new(
         name: &'static str,
         memory: &'h (dyn Memory + Sync),
@@ -66,8 +66,8 @@ impl<'h> Zone<'h> {
         self
     }
 
-    /// Aligns every block to cache lines of `bytes` bytes and pads it to whole lines, so that no two blocks share a
-    /// line. When the cache writes back one block, it then cannot overwrite what a DMA controller wrote to another.
+    /// Aligns every block to cache lines of `bytes` bytes and pads it to whole lines, so that no two blocks share a line. A cache that
+    /// writes back one block then cannot overwrite data that a DMA controller wrote to another.
     ///
     /// # Panics
     ///
@@ -88,12 +88,12 @@ impl<'h> Zone<'h> {
         self.capabilities
     }
 
-    /// Returns the bytes that are added to a block for `layout` to fill its last cache line.
+    /// Returns the bytes of padding that a block for `layout` gets to fill its last cache line.
     pub fn padding(&self, layout: Layout) -> usize {
         self.padded(layout).map_or(0, |padded| padded.size() - layout.size())
     }
 
-    /// Returns the layout that is requested from the heap, the same for allocating and for freeing a block.
+    /// Returns the layout with which the zone allocates and frees a block of the heap.
     fn padded(&self, layout: Layout) -> Option<Layout> {
         if self.line == 1 {
             return Some(layout);
@@ -102,8 +102,7 @@ impl<'h> Zone<'h> {
         Layout::from_size_align(size, layout.align().max(self.line)).ok()
     }
 
-    /// Returns whether the memory has all capabilities in `wanted`. Memory of a device is only for requests that
-    /// want it.
+    /// Returns whether the memory has all capabilities in `wanted`. Device memory is only for requests that want it.
     pub fn serves(&self, wanted: Capabilities) -> bool {
         self.capabilities.contains(wanted)
             && (wanted.contains(Capabilities::DEVICE) || !self.capabilities.contains(Capabilities::DEVICE))
@@ -119,7 +118,7 @@ impl<'h> Zone<'h> {
         !self.capabilities.contains(Capabilities::DEVICE)
     }
 
-    /// Allocates a block for `layout`, padded to whole cache lines, and reports the padding.
+    /// Allocates a block for `layout`, padded to whole cache lines. The returned slice includes the padding.
     ///
     /// # Errors
     ///
@@ -128,11 +127,11 @@ impl<'h> Zone<'h> {
         self.allocate_by(layout, |padded| self.memory.try_allocate(padded))
     }
 
-    /// Allocates a block like [`Zone::allocate`], with all bytes zero, the padding included.
+    /// Allocates a block like [`Zone::allocate`], with all bytes zero, including the padding.
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] of the heap, and for memory of a device, which cannot be written.
+    /// [`OutOfMemory`] of the heap, and for device memory, which the core cannot write.
     pub fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, OutOfMemory> {
         self.allocate_by(layout, |padded| match self.is_accessible() {
             true => self.memory.try_allocate_zeroed(padded),
@@ -145,7 +144,7 @@ impl<'h> Zone<'h> {
         layout: Layout,
         allocate: impl FnOnce(Layout) -> Result<NonNull<u8>, OutOfMemory>,
     ) -> Result<NonNull<[u8]>, OutOfMemory> {
-        // A layout that the padding makes too large for the address space is too large for any heap.
+        // A layout that padding makes too large for the address space is too large for any heap.
         let padded = self.padded(layout).ok_or_else(|| self.out_of_memory(layout))?;
         let start = allocate(padded)?;
         Ok(NonNull::slice_from_raw_parts(start, padded.size()))
@@ -163,7 +162,7 @@ impl<'h> Zone<'h> {
     /// must not be used afterwards.
     pub unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let padded = self.padded(layout).ok_or(FreeError::NotABlock)?;
-        // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
+        // SAFETY: the caller's contract; the block was allocated with the padded layout.
         unsafe { self.memory.try_deallocate(block, padded) }
     }
 
@@ -180,9 +179,9 @@ impl<'h> Zone<'h> {
     }
 }
 
-// SAFETY: the heap fulfils the contract, for sizes and alignments that are at least those requested.
+// SAFETY: the heap fulfils the contract, for at least the requested size and alignment.
 unsafe impl Memory for Zone<'_> {
-    // Fails for memory of a device, because collections cannot use it.
+    // Fails for device memory, because collections cannot use it.
     allocate!(self.memory; |self, layout, request| {
         if self.is_accessible() { request(self.padded(layout)?) } else { None }
     });
@@ -193,18 +192,18 @@ unsafe impl Memory for Zone<'_> {
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // Padding makes the layout too large for the address space, so no block has it.
+        // If padding makes the layout too large for the address space, no block has it.
         let Some(padded) = self.padded(layout) else {
             return invalid_free(FreeError::NotABlock, block.addr().get());
         };
-        // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
+        // SAFETY: the caller's contract; the block was allocated with the padded layout.
         unsafe { self.memory.deallocate(block, padded) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let new = Layout::from_size_align(size, layout.align()).ok().and_then(|new| self.padded(new));
         let (Some(old), Some(new)) = (self.padded(layout), new) else { return false };
-        // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
+        // SAFETY: the caller's contract; the block was allocated with the padded layout.
         old == new || unsafe { self.memory.try_resize(block, old, new.size()) }
     }
 
@@ -213,7 +212,7 @@ unsafe impl Memory for Zone<'_> {
     }
 
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
+        // SAFETY: the caller's contract; the block was allocated with the padded layout.
         unsafe { self.memory.check_owned(block, self.padded(layout).ok_or(FreeError::NotABlock)?) }
     }
 

@@ -7,8 +7,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
-/// A heap of `BYTES` bytes that hands them out in order and never frees. It takes a word of state and a few dozen
-/// bytes of code, and suits programs that allocate only when they start.
+/// A heap of `BYTES` bytes that allocates them in order and never frees. It needs one word of state and a few dozen bytes of code, and
+/// suits programs that allocate only when they start.
 ///
 /// ```
 /// use allotment::{TinyBump, lock::Spin};
@@ -19,9 +19,8 @@ use core::ptr::{self, NonNull};
 /// # Ok::<(), allotment::OutOfMemory>(())
 /// ```
 ///
-/// A block takes its size plus the bytes that its alignment skips. A free does nothing; a `realloc` to a larger size
-/// moves the block and wastes the old one ([`Bump`](crate::Bump) does better, with more code). All operations are
-/// O(1), except for the copy of a moved block.
+/// A block takes its size plus the bytes that alignment skips. A free does nothing; a `realloc` to a larger size moves the block and
+/// wastes the old one ([`Bump`](crate::Bump) does better, with more code). All operations are O(1), except for the copy of a moved block.
 pub struct TinyBump<const BYTES: usize, L = lock::Default> {
     lock: L,
     state: UnsafeCell<State<BYTES>>,
@@ -38,7 +37,7 @@ unsafe impl<const BYTES: usize, L: Sync> Sync for TinyBump<BYTES, L> {}
 
 #[allow(clippy::new_without_default, reason = "a heap is a static")]
 impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
-    /// Bytes available for blocks.
+    /// Number of bytes available for blocks.
     pub const CAPACITY: usize = BYTES;
 
     /// Creates an empty heap, all zero.
@@ -52,8 +51,8 @@ impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
     fn allocate_or_null(&self, layout: Layout) -> *mut u8 {
         self.lock.with(|| {
             let state = self.state.get();
-            // SAFETY: the lock lets only one closure run at a time; the block begins at or behind the end of the
-            // previous one and ends within the memory.
+            // SAFETY: the lock lets only one closure run at a time; the block begins at or after the end of the previous one and ends
+            // within the memory.
             unsafe {
                 let start = (&raw mut (*state).memory).cast::<u8>();
                 let skip = start.addr().wrapping_add((*state).used).wrapping_neg() & (layout.align() - 1);
@@ -72,7 +71,7 @@ impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the bytes that are left.
+    /// [`OutOfMemory`] with the remaining bytes.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         NonNull::new(self.allocate_or_null(layout)).ok_or_else(|| self.reason(layout))
     }
@@ -83,7 +82,7 @@ impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
         OutOfMemory::new(layout, free, free)
     }
 
-    /// Returns the bytes that have been allocated or skipped. O(1).
+    /// Returns the number of bytes allocated or skipped so far. O(1).
     pub fn used(&self) -> usize {
         // SAFETY: the lock lets only one closure run at a time.
         self.lock.with(|| unsafe { (*self.state.get()).used })
@@ -114,8 +113,7 @@ unsafe impl<const BYTES: usize, L: Lock> GlobalAlloc for TinyBump<BYTES, L> {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller passes a live block and a size that makes a valid layout; the two blocks of the copy
-        // do not overlap.
+        // SAFETY: the caller passes a live block and a size that makes a valid layout; the copy is between two disjoint blocks.
         unsafe {
             if size <= layout.size() {
                 return block;

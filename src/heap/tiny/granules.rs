@@ -1,44 +1,44 @@
-//! The parts of a small heap that is one value.
+//! The layout of a tiny heap: lists, bits and granules in one value.
 
 use crate::error::FreeError;
 pub(super) use crate::placement::blocks::granules::{GRANULE, granules};
 use crate::placement::blocks::granules::{WORD, bit_words};
 use crate::placement::blocks::{Blocks, Place};
 
-/// The most that 16-bit links can tell apart.
+/// Bytes of the largest heap that 16-bit links can address.
 pub(super) const MAX_BYTES: usize = 512 * 1024;
 
-/// Room for the lists and a few granules.
+/// Bytes of the smallest heap: the lists and a few granules.
 const MIN_BYTES: usize = 64;
 
-/// Returns where the boundary bits begin: behind the heads of the lists, the map of those, and a word that says whether the heap was used.
+/// Returns the offset of the boundary bits, after the list heads, the map of the lists, and a word that says whether the heap was used.
 const fn bits(lists: usize) -> usize {
     (2 * lists).next_multiple_of(4) + 4 + 4
 }
 
-/// Returns the bytes of `len` granules and their bookkeeping. The first granule's bit may be anywhere in a word.
+/// Returns the bytes of `len` granules and their bookkeeping. The first granule's bit may lie anywhere in a word.
 const fn bytes_with(lists: usize, len: usize) -> usize {
     bits(lists) + (bit_words(len) + 1) * 4 + len * GRANULE
 }
 
-/// Returns the bytes of a heap that has `len` granules or more.
+/// Returns the bytes of a heap that has at least `len` granules.
 pub(crate) const fn bytes_for(len: usize) -> usize {
-    // With all lists that there can be.
+    // 32 is the largest number of lists.
     let bytes = bytes_with(32, len).next_multiple_of(GRANULE);
     if bytes < MIN_BYTES { MIN_BYTES } else { bytes }
 }
 
-/// The `BYTES` bytes at an address, as a heap. If all are zero, the heap has not been used yet.
+/// A heap in the `BYTES` bytes at an address. If they are all zero, the heap has not been used yet.
 ///
 /// ```text
 ///  | heads | map | ready | boundary bits | granules ...                           |
 /// ```
 ///
-/// The same [`Blocks`] as those of [`Tlsf`](crate::Tlsf), at distances from the start that the program knows.
+/// It uses the [`Blocks`] of [`Tlsf`](crate::Tlsf), at offsets that are compile-time constants.
 #[derive(Clone, Copy)]
 pub(super) struct Granules<const BYTES: usize, const CHECKED: bool = false>(*mut u8);
 
-// SAFETY: `LEN` and `FIRST` are such that the parts lie one behind the other in the heap's bytes.
+// SAFETY: `LEN` and `FIRST` make the parts lie one after the other in the heap's bytes.
 unsafe impl<const BYTES: usize, const C: bool> Place for Granules<BYTES, C> {
     type Word = u16;
     const SUBLISTS: usize = 2;
@@ -80,7 +80,7 @@ unsafe impl<const BYTES: usize, const C: bool> Place for Granules<BYTES, C> {
 }
 
 impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
-    /// Bits of the longest length.
+    /// Number of bits of the longest length.
     const BITS: usize = {
         assert!(BYTES % GRANULE == 0, "a tiny heap has a multiple of 8 bytes");
         assert!(BYTES >= MIN_BYTES, "a tiny heap has 64 bytes or more");
@@ -90,7 +90,7 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
     const MAP: usize = (2 * Self::LISTS).next_multiple_of(4);
     const READY: usize = Self::MAP + 4;
 
-    /// Granules that can be allocated.
+    /// Number of granules for blocks.
     pub(super) const LEN: usize = {
         let mut len = BYTES.saturating_sub(bits(Self::LISTS) + 16) * 8 / (8 * GRANULE + 1);
         while bytes_with(Self::LISTS, len + 1) <= BYTES {
@@ -99,8 +99,8 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
         len
     };
 
-    /// The number of the first granule. Its address is at the end of the control data; the lists have
-    /// the numbers below, so in a small heap the numbers do not begin with those of the place.
+    /// Index of the first granule, which lies at the end of the control data. The lists use the indices below, so in a small heap the
+    /// index exceeds the granule's distance from the start.
     const FIRST: usize = {
         let place = BYTES / GRANULE - Self::LEN;
         if place < Self::LISTS { Self::LISTS } else { place }
@@ -108,8 +108,8 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
 
     /// # Safety
     ///
-    /// The `BYTES` bytes at `start`, aligned to a granule, are the heap's alone as long as the value is used; they
-    /// were all zero before they were first used as a heap of this size.
+    /// The `BYTES` bytes at `start`, aligned to a granule, must belong to the heap alone while the value is in use. They must have been
+    /// all zero before their first use as a heap of this size.
     #[inline(always)]
     pub(super) const unsafe fn new(start: *mut u8) -> Self {
         Self(start)
@@ -120,11 +120,11 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
         self.granule(Self::FIRST)
     }
 
-    /// Allocates `len` granules at a multiple of `mask + 1` bytes, or returns null if there is no room. O(1).
+    /// Allocates `len` granules, aligned to `mask + 1` bytes, or returns null if there is no room. O(1).
     ///
     /// # Safety
     ///
-    /// `len` is not zero.
+    /// `len` must not be zero.
     #[inline(never)]
     pub(super) unsafe fn allocate(self, len: usize, mask: usize) -> *mut u8 {
         // SAFETY: the caller's contract.
@@ -137,25 +137,25 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
         }
     }
 
-    /// Handles a request that found nothing: makes all memory available at the first use.
+    /// Handles a request that found nothing: on first use, makes all memory available and tries again.
     #[cold]
     #[inline(never)]
     fn fail(self, len: usize, mask: usize) -> *mut u8 {
         if !self.settle() {
             return core::ptr::null_mut();
         }
-        // SAFETY: as for `take`.
+        // SAFETY: the caller of `allocate` keeps its contract.
         unsafe { self.allocate(len, mask) }
     }
 
-    /// Frees granules. Returns false, with nothing done, if blocks are checked and these cannot be allocated.
+    /// Frees granules. Returns false, with nothing done, if the heap checks frees and these granules cannot be a live block.
     #[inline(never)]
     unsafe fn free_at(self, index: usize, len: usize) -> bool {
         // SAFETY: the caller's contract.
         unsafe { Blocks(self).free(index, len) }
     }
 
-    /// Makes all memory available at the first call. Returns whether it was that.
+    /// Makes all memory available on the first call. Returns whether this was the first call.
     pub(super) fn settle(self) -> bool {
         let ready = self.0.wrapping_add(Self::READY);
         // SAFETY: the byte is part of the control data; no granule was used before.
@@ -169,7 +169,7 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
         true
     }
 
-    /// Returns whether the memory has been made available and this is the first call since then.
+    /// Returns true on the first call after the memory has become available.
     pub(super) fn announce(self) -> bool {
         let ready = self.0.wrapping_add(Self::READY);
         // SAFETY: the byte is part of the control data.
@@ -182,12 +182,12 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
         }
     }
 
-    /// Frees the block of `len` granules at `start`. Returns false, with nothing done, if blocks are checked and this one cannot be
-    /// allocated. O(1).
+    /// Frees the block of `len` granules at `start`. Returns false, with nothing done, if the heap checks frees and the block cannot be
+    /// live. O(1).
     ///
     /// # Safety
     ///
-    /// It is live, and not used any more.
+    /// The block must be live, and must not be used any more.
     #[inline(always)]
     pub(super) unsafe fn free(self, start: *mut u8, len: usize) -> bool {
         if C && !self.holds(start) {
@@ -204,16 +204,17 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
         offset < Self::LEN * GRANULE && offset % GRANULE == 0
     }
 
-    /// Changes the length of the block at `start` where it is, if there is room. O(1).
+    /// Changes the length of the block at `start` in place, if there is room. O(1).
     ///
     /// # Safety
     ///
-    /// The block is live and has `old` granules, which is not zero, nor is `new`; the part that is cut off is not used any more.
+    /// The block must be live and have `old` granules. Neither `old` nor `new` may be zero, and granules that are cut off must not be
+    /// used any more.
     #[inline(never)]
     pub(super) unsafe fn resize(self, start: *mut u8, old: usize, new: usize) -> bool {
         let index = Blocks(self).index(start.addr());
         let mut len = old;
-        // SAFETY: what was found behind the block is allocated then, and its rest is freed.
+        // SAFETY: the granules found after the block are allocated first, and only the surplus is freed.
         unsafe {
             if old < new {
                 if C && (!self.holds(start)
@@ -237,7 +238,7 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
         unsafe { Blocks(self).largest() }
     }
 
-    /// Finds out in O(1) what can be known of whether a live block of `len` granules is at `address`.
+    /// Checks in O(1), as far as possible, whether a live block of `len` granules starts at `address`.
     pub(super) fn check(self, address: usize, len: usize) -> Result<(), FreeError> {
         // SAFETY: the heap has its granules.
         unsafe { Blocks(self).check(address, len) }
@@ -246,13 +247,14 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
 
 #[cfg(any(test, kani))]
 crate::units::contracts::contracts! {
-    /// Whatever is allocated and freed in four steps, live blocks lie apart, aligned and in the heap, and in the end all is one block again.
+    /// During any four allocations and frees, live blocks are disjoint, aligned and inside the heap; after freeing all, the heap is one
+    /// free block.
     #[unwind(20)]
     fn four_steps_keep_a_small_heap_whole(a in 0..=9, b in 0..=9, c in 0..=9, d in 0..=9) {
         const BYTES: usize = 128;
         type Small = Granules<BYTES, true>;
         let mut memory = [0_u64; BYTES / 8];
-        // SAFETY: the memory is zero, and the heap's alone; blocks are given once, with their lengths.
+        // SAFETY: the memory is zero and belongs to the heap alone; each block is freed once, with its length.
         unsafe {
             let heap = Small::new(memory.as_mut_ptr().cast());
             let (mut live, mut count) = ([(core::ptr::null_mut::<u8>(), 0); 4], 0);

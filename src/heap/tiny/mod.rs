@@ -30,10 +30,9 @@ use granules::{GRANULE, Granules, granules};
 /// # drop(numbers);
 /// ```
 ///
-/// It is meant for microcontrollers with little memory. Allocations and frees are O(1). Blocks have no headers: a
-/// block takes its size rounded up to 8 bytes, plus one bit per 8 bytes. In a heap of 16 KiB the free lists take 53
-/// bytes. Unlike the general [`Heap`](crate::Heap), it has only one region, takes no memory at run time, and does
-/// not track which memory is zero.
+/// It is meant for microcontrollers with little memory. Allocations and frees are O(1). Blocks have no headers: a block takes its size
+/// rounded up to 8 bytes, plus one bit per 8 bytes. In a heap of 16 KiB the free lists take 53 bytes. Unlike the general
+/// [`Heap`](crate::Heap), it has only one region, adds no memory at run time, and does not track which memory is zero.
 ///
 /// * The memory is part of the value and all zero before the first use: the static lies in `.bss`, and there is
 ///   nothing to initialise. `BYTES` must be a multiple of 8, from 64 bytes to 512 KiB; anything else does not
@@ -43,14 +42,13 @@ use granules::{GRANULE, Granules, granules};
 ///   use allotment::{TinyHeap, lock::Spin};
 ///   static TOO_LARGE: TinyHeap<{ 1024 * 1024 }, Spin> = TinyHeap::new();
 ///   ```
-/// * `L` is the [lock](crate::lock). `S` is the statistics: [`NoStatistics`] by default; with [`Counters`] there are
+/// * `L` is the [lock](crate::lock). `S` is the statistics: [`NoStatistics`] by default; with [`Counters`] the heap has
 ///   [`TinyHeap::used`], [`TinyHeap::stats`] and similar methods.
-/// * A block that grows stays in place if there is room behind it. A block that shrinks moves to another free block
-///   if there is one for it, which leaves the heap less fragmented; otherwise it shrinks in place. To resize a block
-///   without a copy, call [`TinyHeap::try_resize`].
-/// * `CHECKED` is the [hardening level](crate::harden): whether the global allocator looks for invalid frees and damaged lists,
-///   as [`MicroTlsf`](crate::placement::MicroTlsf) does. That is the default where there is an operating system, and in
-///   debug builds invalid frees are found in any case. [`TinyHeap::try_deallocate`] always checks.
+/// * A block that grows stays in place if there is room after it. A block that shrinks moves to another free block if one fits, which
+///   reduces fragmentation; otherwise it shrinks in place. To resize a block without a copy, call [`TinyHeap::try_resize`].
+/// * `CHECKED` is the [hardening level](crate::harden): whether the global allocator looks for invalid frees and damaged lists, as
+///   [`MicroTlsf`](crate::placement::MicroTlsf) does. The default is true on targets with an operating system. Debug builds detect
+///   invalid frees in any case. [`TinyHeap::try_deallocate`] always checks.
 ///
 /// A reference, `&TinyHeap<..>`, implements [`Memory`] and `Allocator`.
 ///
@@ -82,12 +80,12 @@ fn some_granules(size: usize) -> usize {
 
 #[allow(clippy::new_without_default, reason = "a heap is a static")]
 impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, L, S, C> {
-    /// Bytes available for blocks: `BYTES` less the free lists and boundary bits.
+    /// Number of bytes available for blocks: `BYTES` less the free lists and boundary bits.
     pub const CAPACITY: usize = Granules::<BYTES, C>::LEN * GRANULE;
 
     /// Creates an empty heap, all zero.
     pub const fn new() -> Self {
-        // Evaluating `CAPACITY` also refuses sizes that are not allowed.
+        // Evaluating `CAPACITY` also rejects invalid sizes.
         let () = const { assert!(Self::CAPACITY > 0) };
         Self { lock: L::INIT, state: UnsafeCell::new(State { memory: [0; BYTES], statistics: S::EMPTY }) }
     }
@@ -96,8 +94,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     fn with<T>(&self, f: impl FnOnce(Granules<BYTES, C>, &mut S) -> T) -> T {
         self.lock.with(|| {
             let state = self.state.get();
-            // SAFETY: the lock lets only one closure run at a time; the memory was all zero at first, and the
-            // statistics lie outside of it.
+            // SAFETY: the lock lets only one closure run at a time; the memory was all zero at first, and the statistics lie outside it.
             unsafe { f(Granules::new((&raw mut (*state).memory).cast()), &mut (*state).statistics) }
         })
     }
@@ -129,8 +126,9 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
         })
     }
 
-    /// Changes a block of `from` granules to `to` of them: in place if it grows and has room behind it, else by moving it. One that shrinks moves
-    /// if there is room for it elsewhere. `done` gets the address before the old block becomes free.
+    /// Changes the length of a block from `from` to `to` granules. A block that grows stays in place if there is room after it, and moves
+    /// otherwise. A block that shrinks moves if there is room for it elsewhere. `done` gets the address before the old block becomes
+    /// free.
     ///
     /// # Safety
     ///
@@ -145,7 +143,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     ) -> Option<NonNull<u8>> {
         let same = new.align() == old.align();
         let shrinks = same && to < from;
-        // SAFETY: the caller passes a live block; the two blocks of the copy are both live and so do not overlap.
+        // SAFETY: the caller passes a live block; both blocks of the copy are live, so they do not overlap.
         unsafe {
             if same && !shrinks && self.resize(block.as_ptr(), from, to) {
                 done(block);
@@ -171,7 +169,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the sizes that show why.
+    /// [`OutOfMemory`] with the sizes that explain the failure.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         NonNull::new(self.allocate_granules(some_granules(layout.size()), layout, false))
             .ok_or_else(|| self.reason(layout))
@@ -186,8 +184,8 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
         })
     }
 
-    /// Frees a block after a check in O(1). Foreign and misaligned addresses are always detected; double frees are
-    /// detected while the block's first or last granule is still at the edge of a free block.
+    /// Frees a block after a check in O(1). The check always detects foreign and misaligned addresses. It detects double frees while the
+    /// block's first or last granule is still at the edge of a free block.
     ///
     /// # Errors
     ///
@@ -237,7 +235,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     ///
     /// # Safety
     ///
-    /// The block must be live and have `old` granules; granules that are cut off must not be used any more.
+    /// The block must be live and have `old` granules; granules that it cuts off must not be used any more.
     unsafe fn resize(&self, block: *mut u8, old: usize, new: usize) -> bool {
         self.with(|granules, statistics| {
             // SAFETY: the caller guarantees a live block of `old` granules.
@@ -253,8 +251,8 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     ///
     /// # Safety
     ///
-    /// The block must be live and must have been allocated with `layout` from this heap (or resized to it); bytes
-    /// that are cut off must not be used any more.
+    /// The block must be live and must have been allocated with `layout` from this heap (or resized to it); bytes that it cuts off must
+    /// not be used any more.
     pub unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // Larger sizes never fit, and rounding them up could overflow.
         size <= BYTES
@@ -280,7 +278,7 @@ impl<const BYTES: usize, L: Lock, const C: bool> TinyHeap<BYTES, L, Counters, C>
         self.with(|_, statistics| statistics.peak())
     }
 
-    /// Returns all statistics of one moment. O(1).
+    /// Returns a consistent copy of all statistics. O(1).
     pub fn stats(&self) -> Stats {
         self.with_settled(|granules, statistics| statistics.stats(granules.largest() * GRANULE))
     }
@@ -323,7 +321,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> GlobalAll
     }
 }
 
-// SAFETY: `TinyHeap` keeps these promises as long as it is not moved, which the shared reference prevents.
+// SAFETY: `TinyHeap` keeps these promises while it does not move, and the shared reference prevents moves.
 unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory for &TinyHeap<BYTES, L, S, C> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         NonNull::new(self.allocate_granules(some_granules(layout.size()), layout, false))

@@ -1,9 +1,9 @@
 //! The calls that each thread with caches or lists makes when it ends.
 //!
-//! A thread-local value with a destructor is not good enough for a global allocator on Unix. Where the C library has no
-//! `__cxa_thread_atexit_impl` (musl, for one), the standard library keeps a list of destructors on the heap. If it is that list's
-//! own allocation which uses a thread's cache for the first time, registering one more destructor finds the list in use, and the
-//! standard library ends the program. A key of pthread needs no list.
+//! A thread-local value with a destructor does not work for a global allocator on Unix. Where the C library has no
+//! `__cxa_thread_atexit_impl` (musl, for one), the standard library keeps a list of destructors on the heap. If allocating that list is
+//! the first use of a thread's cache, registering one more destructor finds the list in use, and the standard library ends the program. A
+//! pthread key needs no list.
 
 #[cfg(unix)]
 mod imp {
@@ -12,11 +12,11 @@ mod imp {
     use core::mem;
     use core::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A call that threads make when they end. It has a key, plus one; 0 before the first use.
+    /// A call that threads make when they end. Holds its pthread key plus one; 0 before the first use.
     pub(in crate::os) struct AtEnd(AtomicUsize);
 
     unsafe extern "C" fn at_end(value: *mut c_void) {
-        // SAFETY: the value of the key is null, in which case this is not called, or what `register` has set.
+        // SAFETY: pthread calls this only with a value that is not null, which `register` has set.
         let call: fn() = unsafe { mem::transmute(value) };
         call();
     }
@@ -26,7 +26,7 @@ mod imp {
             Self(AtomicUsize::new(0))
         }
 
-        /// Returns the key that all threads share; `None` if the system has no more, or would unload this code before a thread ends.
+        /// Returns the key that all threads share; `None` if the system has no more keys, or might unload this code before a thread ends.
         fn key(&self) -> Option<libc::pthread_key_t> {
             let known = self.0.load(Ordering::Acquire);
             if known != 0 {
@@ -63,7 +63,7 @@ mod imp {
     /// A call that threads make when they end.
     pub(in crate::os) struct AtEnd(());
 
-    /// The calls of a thread: one of the caches, and one of the growing heap.
+    /// A thread's calls: one for the caches, one for the growing heap.
     struct Guard([Cell<Option<fn()>>; 2]);
 
     impl Drop for Guard {
@@ -81,7 +81,7 @@ mod imp {
             Self(())
         }
 
-        /// Makes this thread call `call` when it ends, once for each time. Returns whether it will.
+        /// Makes this thread call `call` when it ends, once per registration. Returns whether it will.
         pub(in crate::os) fn register(&self, call: fn()) -> bool {
             let place = |guard: &Guard| {
                 guard.0.iter().find(|place| place.get().is_none()).map(|place| place.set(Some(call)))

@@ -1,4 +1,4 @@
-//! The lists of one thread, and what they are refilled from.
+//! The lists of one thread, and the source that refills them.
 
 use super::at_end::AtEnd;
 use crate::error::FreeError;
@@ -7,40 +7,40 @@ use core::mem;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where the blocks of threads' lists come from and go back to: pages of the growing heap, or any heap behind a depot. No method may
-/// unwind into the lists, and each may come back to them.
+/// Allocates and frees the blocks of threads' lists: pages of the growing heap, or any heap behind a depot. No method may unwind into the
+/// lists, but any method may call back into them.
 pub(in crate::os) trait Source {
-    /// Returns the place in which a thread finds its lists of this source.
+    /// Returns the place where a thread finds its lists for this source.
     fn place(&self) -> &'static Place;
 
-    /// Returns a number that changes whenever memory has run out: each thread then flushes its lists. No other source of the place has
-    /// the same, nor had it.
+    /// Returns a number that changes whenever memory has run out, so that each thread flushes its lists. No two sources of a place ever
+    /// have the same number.
     fn token(&self) -> usize;
 
-    /// Returns whether the blocks in lists with a token are still the source's. If not, all of them are gone, for good.
+    /// Returns whether the blocks in lists with a token still belong to the source. If not, they no longer exist.
     fn has(&self, _token: usize) -> bool {
         true
     }
 
-    /// Returns how many blocks of a class a list may hold, at most 64; none are kept if it is 0.
+    /// Returns how many blocks of a class a list may hold, at most 64; with 0, threads keep none.
     fn capacity(&self, class: usize) -> usize;
 
-    /// Returns whether some requests get blocks from elsewhere, on the slow path.
+    /// Returns whether some slow-path requests get sampled blocks from elsewhere.
     fn samples(&self) -> bool {
         false
     }
 
-    /// Returns, for each class, bits that the addresses of all its blocks lack.
+    /// Returns, for each class, bits that are zero in the addresses of all its blocks.
     fn masks(&self) -> [usize; CLASSES];
 
-    /// Checks whether a block of a class can begin at an address, live or free, as far as the source knows without reading it.
+    /// Checks whether a block of a class, live or free, can begin at an address, without reading the block.
     fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError>;
 
-    /// Allocates up to `want` blocks of a class, or a whole list that another thread has freed. There is none only if memory has run out,
-    /// and no thread keeps any.
+    /// Allocates up to `want` blocks of a class, or a whole list that another thread has freed. Returns an empty chain only if memory has
+    /// run out, even after asking all threads to flush their lists.
     fn allocate(&'static self, class: usize, want: usize) -> Chain;
 
-    /// Frees a whole list, which another thread may get.
+    /// Frees a whole list, which another thread may allocate.
     ///
     /// # Safety
     ///
@@ -54,17 +54,17 @@ pub(in crate::os) trait Source {
     /// As for [`Source::free_list`].
     unsafe fn free(&self, class: usize, chain: Chain);
 
-    /// Frees blocks of lists with a token, if they are still the source's. It may end at the same time in another thread.
+    /// Frees blocks from lists with a token, if they still belong to the source. Another thread may end the source at the same time.
     ///
     /// # Safety
     ///
     /// As for [`Source::free_list`].
     unsafe fn free_kept(&self, class: usize, chain: Chain, _token: usize) {
-        // SAFETY: the caller's contract; a source without an end has all blocks.
+        // SAFETY: the caller's contract; a source that never ends owns all its blocks.
         unsafe { self.free(class, chain) }
     }
 
-    /// Allocates the memory for a thread's lists, if the place has none.
+    /// Allocates the memory for a thread's lists, if the place does not provide it.
     fn allocate_lists(&'static self) -> Option<NonNull<Lists>> {
         None
     }
@@ -73,18 +73,18 @@ pub(in crate::os) trait Source {
     ///
     /// # Safety
     ///
-    /// It must come from [`Source::allocate_lists`] in the same thread and must not be used any more.
+    /// The memory must come from [`Source::allocate_lists`] in the same thread, and must not be used any more.
     unsafe fn free_lists(&self, _: NonNull<Lists>) {}
 }
 
-/// Returns a token that no source has had.
+/// Returns a new token, which no source has had.
 pub(in crate::os) fn new_token() -> usize {
     static LAST: AtomicUsize = AtomicUsize::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// A place in which each thread finds its lists: those of the growing heap, or those of all heaps with caches in front of them. Code that
-/// uses one of them must not mention the other one's thread-local variables, which would be linked in then.
+/// A thread-local place where each thread finds its lists, either for the growing heap or for all heaps with caches. Code that uses one
+/// place must not mention the other place's thread-local variable, or the linker would include it.
 pub(in crate::os) struct Place {
     /// Returns the first lists of the calling thread.
     pub(super) get: fn() -> *mut Lists,
@@ -92,7 +92,8 @@ pub(in crate::os) struct Place {
     pub(super) set: fn(*mut Lists),
     /// Frees the lists of the calling thread, with [`super::end`].
     pub(super) end: fn(),
-    /// The most sources that a thread has lists of, in memory of the system's heap; 0 if the place has one source, which has the memory.
+    /// Maximum number of sources for which a thread has lists, in memory of the system's heap; 0 if the place has one source, which
+    /// provides the memory.
     pub(super) most: usize,
     pub(super) at_end: AtEnd,
 }
@@ -108,51 +109,51 @@ impl Place {
     }
 }
 
-/// The free blocks of one class that a thread keeps: a list in use, and another one that is full or missing, so that no
-/// sequence of requests goes to the source more often than once per list.
+/// The free blocks of one class that a thread keeps: the list in use, and another list that is full or missing, so that no sequence of
+/// requests goes to the source more often than once per list.
 ///
 /// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001; theirs are arrays.)
 #[repr(C)]
 pub(in crate::os) struct Bin {
-    /// The first block of the list in use, or null.
+    /// First block of the list in use, or null.
     head: *mut Block,
-    /// The room in the list in use and the requests since the last [`Lists::count`], so that an operation counts both in one
-    /// instruction: [`SHARE`] times the blocks that there is room for, less the requests, and less up to `SHARE - 1`; all that
-    /// times [`REQUESTS`], and the requests. A free looks whether it is positive: it is not if there is no room, nor from time to time in a list
-    /// that is neither full nor empty for long.
+    /// The room in the list in use and the requests since the last [`Lists::count`], so that an operation updates both in one
+    /// instruction. With room for `n` blocks after `r` requests it is `(n * SHARE - r - e) * REQUESTS + r`, where `e` is below [`SHARE`].
+    /// A free takes the fast path only if this is positive: it is not if the list is full, nor from time to time if a list stays neither
+    /// full nor empty.
     counts: i32,
-    /// Blocks to ask the source for next time; 0 before the first time. It doubles each time, so that a class that is used a
-    /// little keeps few.
+    /// Number of blocks to request from the source next time; 0 before the first time. It doubles each time, so that a rarely used class
+    /// keeps few blocks.
     demand: u16,
-    /// Blocks of the other list.
+    /// Number of blocks in the other list.
     others: u16,
-    /// The first block of the other list, or null. As long as the thread has allocated no block of the class, it holds what the
-    /// thread frees: other threads allocated these blocks, and may use their neighbours in the same cache lines.
+    /// First block of the other list, or null. Until the thread allocates a block of the class, the other list collects what the thread
+    /// frees: other threads allocated these blocks, and may use their neighbours in the same cache lines.
     other: *mut Block,
-    /// Bits that the addresses of all blocks of the class lack.
+    /// Bits that are zero in the addresses of all blocks of the class.
     mask: usize,
 }
 
-/// Requests that a bin counts at most, and more: [`SHARE`] for each block of a list, and a list more.
+/// A number above the most requests that a bin counts, which is [`SHARE`] for each block of a list, plus one list.
 const REQUESTS: i32 = 1 << 13;
 
-/// Requests that a bin counts before a free takes the slow path, for each block that the list in use has room for.
+/// Number of requests that a bin counts before a free takes the slow path, per block for which the list in use has room.
 const SHARE: i32 = 64;
 
-/// The token of no source.
+/// A token that no source has.
 const NO_TOKEN: usize = usize::MAX;
 
-/// One thread's lists of one source.
+/// One thread's lists for one source.
 #[repr(C)]
 pub(in crate::os) struct Lists {
     bins: [Bin; CLASSES],
     /// The source's token at the thread's last check.
     pub(in crate::os) token: usize,
-    /// The source; `None` in lists that stand for none.
+    /// The source; `None` in [`NEVER`].
     pub(in crate::os) source: Option<&'static dyn Source>,
-    /// Requests before the next one that is sampled, if the source samples; less than any number at first.
+    /// Number of requests before the next sample, if the source samples; `i32::MIN` at first.
     pub(in crate::os) left: i32,
-    /// The thread's lists of the next source of the place.
+    /// The thread's lists for the next source of the place.
     pub(super) next: *mut Lists,
 }
 
@@ -161,15 +162,15 @@ impl Bin {
     const NEW: Self =
         Self { head: ptr::null_mut(), counts: 0, demand: 0, others: 0, other: ptr::null_mut(), mask: 0 };
 
-    /// Allocates a block, if the list in use has one, and nothing wrote to it since it was freed. Counts the request if `COUNTS`: a source
-    /// that never samples needs no count, and then no free takes the slow path for one.
+    /// Allocates the first block of the list in use, unless something wrote to it after its free. Counts the request if `COUNTS`: a
+    /// source that never samples needs no count, and without it no free takes the slow path for counting.
     ///
     /// # Safety
     ///
-    /// Only the calling thread may access the bin, or it must be [`Bin::NEW`] for good.
+    /// Only the calling thread may access the bin, or the bin must stay [`Bin::NEW`] forever.
     #[inline(always)]
     pub(in crate::os) unsafe fn allocate<const COUNTS: bool>(bin: *mut Self) -> Option<NonNull<u8>> {
-        // SAFETY: the caller guarantees the bin, which is only written to if it has a block. Blocks in lists are free.
+        // SAFETY: the caller guarantees the bin, which this changes only if it has a block. Blocks in lists are free.
         unsafe {
             let block = NonNull::new((*bin).head)?;
             (*bin).head = Block::next_checked(block.as_ptr())?;
@@ -179,16 +180,16 @@ impl Bin {
         }
     }
 
-    /// Puts a block into the list in use, if there is room for it, it may begin there by the bits of its address, it is not marked as free, and the
-    /// requests need not be counted.
+    /// Puts a block into the list in use. Returns false, with nothing done, if the list has no room, the address has a bit of the mask,
+    /// the block is marked as free, or the requests must be counted first.
     ///
     /// # Safety
     ///
-    /// As for [`Bin::allocate`]; it must be a block of the bin's class that is not used any more.
+    /// As for [`Bin::allocate`]; the block must be of the bin's class, and not used any more.
     #[inline(always)]
     pub(in crate::os) unsafe fn free(bin: *mut Self, block: NonNull<u8>) -> bool {
         let block = block.cast::<Block>().as_ptr();
-        // SAFETY: the caller guarantees the bin, which is only written to if it has room, and the block.
+        // SAFETY: the caller guarantees the block and the bin, which this changes only if it has room.
         unsafe {
             if block.addr() & (*bin).mask != 0 || (*bin).counts <= 0 || Block::is_free(block) {
                 return false;
@@ -200,13 +201,13 @@ impl Bin {
         true
     }
 
-    /// Frees a block that the list in use has no room for. Returns the list that is to go back to the source then, if any.
+    /// Frees a block for which the list in use has no room. Returns the list that must then return to the source, if any.
     ///
     /// # Safety
     ///
-    /// It must be a block of the bin's class that is not used any more. `capacity` must be the bin's, and not 0.
+    /// The block must be of the bin's class, and not used any more. `capacity` must be the capacity of the class, and not 0.
     pub(super) unsafe fn free_slow(&mut self, block: NonNull<u8>, capacity: usize) -> Chain {
-        // SAFETY: the block is the caller's.
+        // SAFETY: the caller guarantees the block.
         unsafe {
             if self.demand == 0 && self.head.is_null() {
                 let block = block.cast().as_ptr();
@@ -221,7 +222,7 @@ impl Bin {
         }
     }
 
-    /// Sets the list in use aside as the other one, and returns the list that was that before.
+    /// Makes the list in use the other list, and returns the previous other list.
     pub(super) fn set_aside(&mut self, capacity: usize) -> Chain {
         let other = self.unload_other();
         let list = self.unload(capacity);
@@ -229,23 +230,23 @@ impl Bin {
         other
     }
 
-    /// Returns how many blocks the list in use has room for.
+    /// Returns for how many blocks the list in use has room.
     fn room(&self) -> i32 {
         ((self.counts >> REQUESTS.trailing_zeros()) + self.requests() + SHARE - 1) / SHARE
     }
 
-    /// Returns the requests since they were last counted.
+    /// Returns the number of requests since the last count.
     fn requests(&self) -> i32 {
         self.counts & (REQUESTS - 1)
     }
 
-    /// Sets the room of the list in use. The next look at the requests comes up to `SHARE - 1` requests early.
+    /// Sets the room of the list in use. The next count of the requests comes `early` requests early, at most `SHARE - 1`.
     fn set_room(&mut self, room: usize, early: i32) {
         self.counts = (SHARE * room as i32 - early) * REQUESTS;
     }
 
-    /// Allocates a block when the list in use is empty, if the other one may be used instead. Before its first blocks from the source a
-    /// thread has those of others only. Ends the program if the list in use is damaged.
+    /// Allocates a block when the list in use is empty, from the other list if that came from the source. Until a thread gets blocks from
+    /// the source, its other list holds only blocks of other threads. Ends the program if the list in use is damaged.
     pub(super) fn allocate_other(&mut self, capacity: usize) -> Option<NonNull<u8>> {
         if !self.head.is_null() {
             // SAFETY: blocks in lists are free and linked.
@@ -254,11 +255,11 @@ impl Bin {
             let other = self.unload_other();
             self.load(other, capacity);
         }
-        // SAFETY: the caller has the bin.
+        // SAFETY: the caller owns the bin.
         unsafe { Self::allocate::<false>(self) }
     }
 
-    /// Makes a list the one in use, unless there is one already, and returns the one that is left over.
+    /// Puts a list into use if the list in use is empty, and returns it otherwise.
     pub(super) fn load(&mut self, list: Chain, capacity: usize) -> Chain {
         if !self.head.is_null() {
             return list;
@@ -268,20 +269,20 @@ impl Bin {
         Chain::NONE
     }
 
-    /// Removes the list in use.
+    /// Removes and returns the list in use.
     fn unload(&mut self, capacity: usize) -> Chain {
         let count = if self.head.is_null() { 0 } else { capacity - self.room() as usize };
         self.set_room(capacity, 0);
         Chain { first: mem::replace(&mut self.head, ptr::null_mut()), count }
     }
 
-    /// Removes the other list.
+    /// Removes and returns the other list.
     fn unload_other(&mut self) -> Chain {
         let count = mem::take(&mut self.others) as usize;
         Chain { first: mem::replace(&mut self.other, ptr::null_mut()), count }
     }
 
-    /// Returns how many blocks to ask the source for: as many as a cache line holds at first, then twice as many each time.
+    /// Returns how many blocks to request from the source: at first as many as fill a cache line, then twice as many each time.
     pub(super) fn ask(&mut self, class: usize, capacity: usize) -> usize {
         let want = match self.demand {
             0 => 64 / SIZES[class] as usize,
@@ -292,7 +293,7 @@ impl Bin {
         want
     }
 
-    /// Makes the bin a new one, and returns its two lists.
+    /// Resets the bin, and returns its two lists.
     pub(super) fn unload_all(&mut self, capacity: usize) -> [Chain; 2] {
         let lists = [self.unload(capacity), self.unload_other()];
         *self = Self { mask: self.mask, ..Self::NEW };
@@ -301,7 +302,7 @@ impl Bin {
 }
 
 impl Lists {
-    /// Empty lists of no source.
+    /// Empty lists without a source.
     const EMPTY: Self = Self {
         bins: [const { Bin::NEW }; CLASSES],
         token: NO_TOKEN,
@@ -310,19 +311,19 @@ impl Lists {
         next: ptr::null_mut(),
     };
 
-    /// Makes empty lists of a source.
+    /// Creates empty lists for a source.
     pub(super) fn new(source: &'static dyn Source, next: *mut Self) -> Self {
         let bins = source.masks().map(|mask| Bin { mask, ..Bin::NEW });
         Self { bins, token: source.token(), source: Some(source), next, ..Self::EMPTY }
     }
 
-    /// Counts the requests of a class since this was last called. Returns whether one is to be sampled.
+    /// Counts the requests of a class since the last call. Returns whether a sample is due.
     pub(super) fn count(&mut self, class: usize) -> bool {
         let bin = &mut self.bins[class];
         let requests = bin.requests();
         if requests > 0 {
             self.left = self.left.saturating_sub(requests);
-            // No number that a program's own period could be a multiple of.
+            // Vary the distance, so that it never matches a period of the program.
             let early = (self.left as u32).wrapping_mul(0x9e37_79b1) >> 26;
             bin.set_room(bin.room() as usize, early as i32 % SHARE);
         }
@@ -342,7 +343,7 @@ impl Lists {
     }
 }
 
-/// Lists that nothing writes to.
+/// Lists that are never written to.
 #[repr(transparent)]
 pub(in crate::os) struct Never(Lists);
 
@@ -351,10 +352,10 @@ unsafe impl Sync for Never {}
 
 pub(in crate::os) static NEVER: [Never; 2] = [const { Never(Lists::EMPTY) }; 2];
 
-/// Stands for the lists of a thread that has none yet. There is no block in them and no room, so that every fast path ends there.
+/// The lists of a thread that has none yet. They have neither blocks nor room, so every operation takes the slow path.
 pub(in crate::os) const NONE: *mut Lists = ptr::from_ref(&NEVER[0].0).cast_mut();
 
-/// Stands for the lists of a thread that may have none: while they are made, and after it has ended.
+/// The lists of a thread that must not create any: while it is creating them, and after it has ended.
 pub(super) const CLOSED: *mut Lists = ptr::from_ref(&NEVER[1].0).cast_mut();
 
 #[cfg(test)]
@@ -375,7 +376,7 @@ mod tests {
         }
     }
 
-    /// Returns the blocks of a list, the first one last.
+    /// Returns the blocks of a list in reverse order.
     fn blocks(mut list: Chain) -> Vec<NonNull<u8>> {
         let count = list.count;
         let mut blocks: Vec<_> = std::iter::from_fn(|| list.pop()).collect();
@@ -390,14 +391,14 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(4);
         let mut memory = std::vec![[0_usize; 2]; 4 * MOST];
         let mut free: Vec<NonNull<u8>> = memory.iter_mut().map(|block| NonNull::from(block).cast()).collect();
-        // The expected blocks of the list in use and of the other one, the first block last.
+        // The expected blocks of the list in use and of the other list, in reverse order.
         let (mut used, mut other) = (Vec::new(), Vec::new());
         let mut bin = Bin::NEW;
         let mut seen = [0; 5];
-        // SAFETY: all blocks are the test's, and in one list at most.
+        // SAFETY: all blocks belong to the test, and are in at most one list.
         unsafe {
             assert!(!Bin::free(&mut bin, free[0]), "there is no room at first");
-            // Blocks of others are kept apart, and go back as a whole list.
+            // Blocks of other threads stay separate, and return to the source as a whole list.
             for n in 1..=MOST + 3 {
                 let full = bin.free_slow(free[n], MOST);
                 assert_eq!(full.count, if n == MOST { MOST } else { 0 });
@@ -461,14 +462,14 @@ mod tests {
         assert!(seen.iter().all(|&times| times > 20), "{seen:?}");
     }
 
-    /// A list with room for one block accepts any number of blocks in turn, unless their requests are counted.
+    /// A list with room for one block accepts it any number of times, unless the bin counts requests.
     #[test]
     fn what_is_not_counted_stays_on_the_fast_path() {
         let mut block = [0_usize; 2];
         let block = NonNull::from(&mut block).cast();
         let mut bin = Bin::NEW;
         let _ = bin.unload(1);
-        // SAFETY: the block is the test's, and in the list or not.
+        // SAFETY: the block belongs to the test, and is in the list at most once.
         unsafe {
             let mut pairs = |counts: bool| {
                 let allocate = if counts { Bin::allocate::<true> } else { Bin::allocate::<false> };
@@ -485,14 +486,14 @@ mod tests {
     fn marks_are_of_one_block_with_one_link() {
         let mut memory = [[0_usize; 2]; 3];
         let [first, second, third] = memory.each_mut().map(|block| ptr::from_mut(block).cast::<Block>());
-        // SAFETY: the blocks are the test's.
+        // SAFETY: the blocks belong to the test.
         unsafe {
             assert!(!Block::is_free(first));
             Block::link(first, second);
             Block::link(second, ptr::null_mut());
             assert!(Block::is_free(first) && Block::is_free(second));
             assert_eq!((Block::next(first), Block::next(second)), (second, ptr::null_mut()));
-            // A copy marks nothing, and neither does a link that was written to.
+            // A copy of a mark is not valid, nor is a mark after a write to the link.
             ptr::copy_nonoverlapping(first, third, 1);
             assert!(!Block::is_free(third));
             first.cast::<*mut Block>().write(third);

@@ -1,4 +1,4 @@
-//! The cache of a thread: per source and size class two lists of free blocks, which no other thread can reach.
+//! A thread's cache: two lists of free blocks per source and size class, which no other thread can access.
 
 mod at_end;
 mod lists;
@@ -20,7 +20,7 @@ pub(super) use crate::front::small::{LARGEST, SMALLEST, class_of, class_of_layou
 pub(super) use lists::NEVER;
 pub(super) use lists::{Bin, Lists, NONE, Place, Source, new_token};
 
-/// Allocates a block of a class when the list in use of the thread is empty.
+/// Allocates a block of a class when the thread's list in use is empty.
 #[cold]
 #[inline(never)]
 pub(super) fn allocate_slow(source: &'static dyn Source, class: usize) -> Option<NonNull<u8>> {
@@ -28,7 +28,7 @@ pub(super) fn allocate_slow(source: &'static dyn Source, class: usize) -> Option
     let lists = if capacity == 0 { None } else { lists_of(source) };
     let mut want = 1;
     if let Some(lists) = lists {
-        // SAFETY: only this thread accesses its lists, and nothing in this block does otherwise.
+        // SAFETY: only this thread accesses its lists, and nothing else in this block does.
         let bin = unsafe {
             (*lists).count(class);
             &mut *Lists::bin(lists, class)
@@ -48,21 +48,22 @@ pub(super) fn allocate_slow(source: &'static dyn Source, class: usize) -> Option
         list = unsafe { (*Lists::bin(lists, class)).load(list, capacity) };
     }
     if list.count > 0 {
-        // SAFETY: the blocks are ours.
+        // SAFETY: this call owns the blocks.
         unsafe { source.free(class, list) };
     }
     Some(block)
 }
 
-/// Frees a block of a class that the list in use of the thread has not accepted.
+/// Frees a block of a class that the thread's list in use did not accept.
 ///
 /// # Errors
 ///
-/// What the source finds if no block of the class can begin there, and [`FreeError::AlreadyFree`] if the block is marked as free.
+/// The error of [`Source::check`] if no block of the class can begin at the address, and [`FreeError::AlreadyFree`] if the block is
+/// marked as free.
 ///
 /// # Safety
 ///
-/// It must be a block of the class and from the source that is not used any more.
+/// The block must be of the class, come from the source, and not be used any more.
 #[cold]
 #[inline(never)]
 pub(super) unsafe fn try_free_slow(
@@ -70,7 +71,7 @@ pub(super) unsafe fn try_free_slow(
     class: usize,
     block: NonNull<u8>,
 ) -> Result<(), FreeError> {
-    // SAFETY: only this thread accesses its lists, and the source does only when they are left alone; the caller guarantees the block.
+    // SAFETY: only this thread accesses its lists, and source calls happen only between those accesses; the caller guarantees the block.
     unsafe {
         source.check(class, block)?;
         let first = block.cast().as_ptr();
@@ -87,7 +88,7 @@ pub(super) unsafe fn try_free_slow(
         let left_over = if !Bin::free(bin, block) {
             (*bin).free_slow(block, capacity)
         } else if is_due && source.samples() {
-            // So that the next request of the class comes to the slow path.
+            // Empty the list in use, so that the next request of the class takes the slow path.
             (*bin).set_aside(capacity)
         } else {
             return Ok(());
@@ -99,7 +100,7 @@ pub(super) unsafe fn try_free_slow(
     Ok(())
 }
 
-/// Frees a block as [`try_free_slow`], and reports one that is free already.
+/// Frees a block like [`try_free_slow`], and reports a refused free.
 ///
 /// # Safety
 ///
@@ -111,7 +112,7 @@ pub(super) unsafe fn free_slow(source: &'static dyn Source, class: usize, block:
     report_refused(unsafe { try_free_slow(source, class, block) }, block);
 }
 
-/// Frees what the calling thread's lists of a source hold.
+/// Frees the blocks in the calling thread's lists for a source.
 pub(super) fn flush(source: &'static dyn Source) {
     if let Some(lists) = lists_of(source) {
         // SAFETY: only this thread accesses its lists.
@@ -119,8 +120,8 @@ pub(super) fn flush(source: &'static dyn Source) {
     }
 }
 
-/// Returns the thread's lists of a source, made if it has none yet and may have some, and emptied first if memory has run out since
-/// the last time.
+/// Returns the thread's lists for a source. Creates them if the thread has none and may have some, and empties them first if memory has
+/// run out since the last call.
 fn lists_of(source: &'static dyn Source) -> Option<*mut Lists> {
     let first = (source.place().get)();
     let mut lists = first;
@@ -141,12 +142,12 @@ fn lists_of(source: &'static dyn Source) -> Option<*mut Lists> {
     }
 }
 
-/// Makes the thread's lists of a source, in place of lists whose source has ended if there are any. Those of the source that the thread has
-/// used first stay in front, where the fast path finds them. If there is no memory for new ones now, the next slow path tries again.
+/// Creates the thread's lists for a source, reusing lists whose source has ended if there are any. The lists of the thread's first source
+/// stay in front, where the fast path finds them. If there is no memory for new lists, the next slow path tries again.
 #[cold]
 fn make(source: &'static dyn Source, first: *mut Lists) -> Option<*mut Lists> {
     let (mut lists, mut count) = (first, 0);
-    // SAFETY: only this thread accesses its lists, which end with `NONE`. Nothing is left in those of a source that has ended.
+    // SAFETY: only this thread accesses its lists, which end with `NONE`. Lists whose source has ended hold no blocks that still exist.
     unsafe {
         while let Some(other) = (*lists).source {
             if !other.has((*lists).token) {
@@ -158,12 +159,12 @@ fn make(source: &'static dyn Source, first: *mut Lists) -> Option<*mut Lists> {
         }
     }
     let place = source.place();
-    // The callee may allocate and come back.
+    // The calls below may allocate and come back here.
     (place.set)(CLOSED);
     let lists = if first != NONE || place.at_end.register(place.end) {
         match place.most {
             0 => source.allocate_lists(),
-            // SAFETY: lists are some bytes long.
+            // SAFETY: the size of lists is not zero.
             most if count < most => NonNull::new(unsafe { System.alloc(Layout::new::<Lists>()) }.cast()),
             _ => None,
         }
@@ -172,7 +173,7 @@ fn make(source: &'static dyn Source, first: *mut Lists) -> Option<*mut Lists> {
     };
     let mut front = first;
     if let Some(lists) = lists {
-        // SAFETY: the memory is ours, and long enough. Lists of a source are this thread's, and nothing else accesses them now.
+        // SAFETY: this call owns the memory, which is long enough. Lists belong to this thread, and nothing else accesses them now.
         unsafe {
             if first == NONE {
                 lists.write(Lists::new(source, NONE));
@@ -187,14 +188,14 @@ fn make(source: &'static dyn Source, first: *mut Lists) -> Option<*mut Lists> {
     lists.map(NonNull::as_ptr)
 }
 
-/// Frees what lists of the calling thread hold since they had a token.
+/// Frees the blocks that lists of the calling thread have held since they had a token.
 ///
 /// # Safety
 ///
-/// The lists must be this thread's and those of the source.
+/// The lists must be this thread's lists for the source.
 unsafe fn empty(lists: *mut Lists, source: &dyn Source, token: usize) {
     for class in 0..CLASSES {
-        // SAFETY: nothing else accesses the lists, but what the source calls while they are left alone. Blocks in lists are free.
+        // SAFETY: only the source's calls access the lists too, and not during an access here. Blocks in lists are free.
         unsafe {
             let chains = (*Lists::bin(lists, class)).unload_all(source.capacity(class));
             for chain in chains.into_iter().filter(|chain| chain.count > 0) {
@@ -204,11 +205,11 @@ unsafe fn empty(lists: *mut Lists, source: &dyn Source, token: usize) {
     }
 }
 
-/// Frees all lists of the calling thread in a place: the thread ends.
+/// Frees all lists of the calling thread in a place when the thread ends.
 pub(super) fn end(place: &Place) {
     let mut lists = (place.get)();
     (place.set)(CLOSED);
-    // SAFETY: the lists are this thread's, their memory is from where it goes, and nothing finds them any more.
+    // SAFETY: the lists belong to this thread, their memory returns to the allocator it came from, and nothing finds them any more.
     unsafe {
         while let Some(source) = (*lists).source {
             let next = (*lists).next;

@@ -1,4 +1,4 @@
-//! Requests to the heap for something other than blocks: huge pages, memory that is there before it is needed, and guard pages.
+//! Requests to the heap for something other than blocks: huge pages, memory provided ahead of its use, and guard pages.
 
 use super::Growing;
 use super::classes::SLOT;
@@ -17,34 +17,34 @@ use core::alloc::Layout;
 use core::sync::atomic::Ordering;
 use std::io::ErrorKind;
 
-/// Bytes of a huge page of nearly all machines.
+/// Bytes of a huge page on nearly all machines.
 const HUGE: usize = 2 << 20;
 
 impl Growing {
-    /// Turns transparent huge pages for the heap on or off. Memory that the heap has already follows when it is next released, or when
-    /// the kernel joins pages by itself. While huge pages are asked for, free memory goes back in whole ones, so that none is broken up,
-    /// and the program keeps a little more.
+    /// Turns transparent huge pages for the heap on or off. Memory that the heap already has follows when the heap next releases it, or
+    /// when the kernel joins pages by itself. While huge pages are on, the heap releases free memory in whole huge pages, so that none is
+    /// broken up, and the program keeps a little more.
     ///
-    /// Programs that visit much memory at random gain up to half of the time, since they wait less for the tables of
-    /// addresses; a program that fills one table once may lose. Call [`Growing::limit`] first: this reserves the addresses.
+    /// Programs that access much memory at random may take only half the time, since they wait less for page tables; a program that fills
+    /// one table once may become slower. Call [`Growing::limit`] first, because this reserves the addresses.
     ///
     /// # Errors
     ///
-    /// [`MapError::Unsupported`] if the system has no such pages, and for [`Huge::Table`]; [`MapError::Memory`] if there are
-    /// no addresses.
+    /// [`MapError::Unsupported`] if the system has no such pages, and for [`Huge::Table`]; [`MapError::Memory`] if the heap cannot
+    /// reserve addresses.
     pub fn huge(&self, huge: Huge) -> Result<(), MapError> {
         SHARED.with(|pages| {
             let region =
                 pages.reserved_region().ok_or_else(|| MapError::Memory(ErrorKind::OutOfMemory.into()))?;
-            // SAFETY: the addresses are the heap's, and the advice changes no contents.
+            // SAFETY: the addresses belong to the heap, and the advice changes no contents.
             unsafe { advise(region, huge)? };
             system::UNIT.store(if huge == Huge::Advise { HUGE } else { 0 }, Ordering::Relaxed);
             Ok(())
         })
     }
 
-    /// Has the system provide the memory of the next `bytes` bytes that the heap takes for blocks, so that no access to them is a page
-    /// fault. Small blocks count with their pages: the first one of a size takes 16 to 256 KiB. Requests of other threads count as well,
+    /// Makes the system provide memory for the next `bytes` bytes that the heap uses for blocks, so that accessing them causes no page
+    /// faults. Small blocks count with their pages: the first block of a size takes 16 to 256 KiB. Requests of other threads count too.
     /// [`Growing::trim`] ends the promise, and a later call replaces it.
     ///
     /// ```
@@ -58,7 +58,7 @@ impl Growing {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] if the heap's limit or the system does not allow so much.
+    /// [`OutOfMemory`] if the heap's limit or the system does not allow that much.
     pub fn reserve(&self, bytes: usize) -> Result<(), OutOfMemory> {
         let done = SHARED.with(|pages| pages.make_ready(bytes));
         done.then_some(()).ok_or_else(|| {
@@ -68,9 +68,9 @@ impl Growing {
         })
     }
 
-    /// Puts about one small allocation in `period` between guard pages from now on, where each access outside of the block or after its
-    /// free ends the program with a report, as [`Guarded`](crate::os::Guarded) does around any memory; 0 ends that. Blocks that lie there
-    /// already stay. A period above 2^28 counts as that.
+    /// Places about one small allocation in `period` between guard pages from now on, as [`Guarded`](crate::os::Guarded) does around any
+    /// memory: each access outside the block or after its free ends the program with a report. 0 ends the sampling; blocks that are
+    /// already there stay. A period above 2^28 counts as 2^28.
     ///
     /// ```
     /// # #[global_allocator]
@@ -79,22 +79,22 @@ impl Growing {
     /// # Ok::<(), allotment::OutOfMemory>(())
     /// ```
     ///
-    /// The fast paths of allocation and free are the same as without: they cost nothing. Only a request on the slow path can be sampled,
-    /// so each thread sends one of its size class there when it is due. Hence the sample is not one of equal chances:
+    /// Sampling costs nothing on the fast paths of allocation and free, which stay the same. Only a request on the slow path can be
+    /// sampled, so each thread sends a request there when a sample is due. Hence requests do not have equal chances:
     ///
-    /// * A class that the thread allocates and frees in turn is looked at after 64 requests for each block that its list has room for,
-    ///   4,096 at most, and less a random number below 64; with a shorter period it is sampled less often than asked for.
-    /// * A class that grows is sampled where a list is used up, which is each 64th request or, of long blocks, each 16 KiB.
-    /// * The next request of the class follows a free of it in the same thread.
-    /// * Requests of more than a page or aligned to more, and the first ones of a thread, are not sampled.
+    /// * The thread checks a class that it allocates and frees in turn after 64 requests for each block for which the list has room, at
+    ///   most 4,096, less a random number below 64. With a shorter period it samples the class less often than requested.
+    /// * A class that grows is sampled when a list runs out: at every 64th request or, for long blocks, every 16 KiB.
+    /// * A sample is the class's next request after a free of the same class in the same thread.
+    /// * Requests larger than a page or aligned to more, and a thread's first requests, are not sampled.
     ///
-    /// Over long, each class of each thread gets samples in proportion to its requests.
+    /// In the long run, each class of each thread gets samples in proportion to its requests.
     ///
     /// Linux.
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] if the system has no addresses for the slots that a free could tell from the heap's.
+    /// [`OutOfMemory`] if the system has no addresses for the slots that a free could distinguish from the heap's.
     #[cfg(all(target_os = "linux", not(miri)))]
     pub fn sample(&self, period: u32) -> Result<(), OutOfMemory> {
         if period > 0 && !reserved().is_some_and(sampled::begin) {
@@ -105,7 +105,7 @@ impl Growing {
     }
 }
 
-/// Returns the reserved addresses of blocks, which are reserved now if they were not before.
+/// Returns the reserved addresses of blocks, and reserves them first if necessary.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(super) fn reserved() -> Option<Region> {
     SHARED.with(Pages::reserved_region)
@@ -118,13 +118,13 @@ impl<S: System> Pages<S> {
             return Some(region);
         }
         let cut = self.allocate_span(1, 1, false)?;
-        // SAFETY: the span was just cut.
+        // SAFETY: the span was just allocated.
         unsafe { self.spans.free(cut.slot, 1) };
         self.region()
     }
 
-    /// Makes the system provide the memory that the heap uses next, and the pages that have free blocks. Returns whether there is
-    /// so much.
+    /// Makes the system provide the memory that the heap uses next, and the pages that have free blocks. Returns whether there is that
+    /// much memory.
     fn make_ready(&mut self, bytes: usize) -> bool {
         self.ready.end(&mut self.spans);
         let len = bytes.div_ceil(SLOT);
@@ -132,7 +132,7 @@ impl<S: System> Pages<S> {
             return true;
         }
         let Some(cut) = self.allocate_span(len, 1, false) else { return false };
-        // SAFETY: the span was just cut.
+        // SAFETY: the span was just allocated.
         unsafe { self.ready.begin(cut.slot, len, &self.spans) };
         for class in 0..CLASSES {
             let head = self.shelves[class].head;

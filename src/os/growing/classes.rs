@@ -1,11 +1,11 @@
-//! The pages that the blocks of each class are cut from.
+//! The pages for the blocks of each class.
 
 #![forbid(unsafe_code)]
 
 use crate::os::cache::{CLASSES, SIZES};
 use crate::units::each;
 
-/// Bytes of a slot, the unit in which memory is committed and released.
+/// Bytes of a slot, the unit in which the heap commits and releases memory.
 pub(super) const SLOT: usize = 4096;
 
 /// Bytes of the largest page.
@@ -25,7 +25,7 @@ const NUMBERS: [Numbers; CLASSES] = {
     let mut all = [Numbers { page_size: 0, objects: 0, batch: 0 }; CLASSES];
     each!(class, 0..CLASSES, {
         let size = SIZES[class] as usize;
-        // The part of a page that was never allocated is not touched, so long pages cost addresses but no memory.
+        // The heap never touches the unallocated end of a page, so long pages cost addresses but no memory.
         let page_size = match size {
             0..=256 => 16 * 1024,
             257..=1024 => 32 * 1024,
@@ -43,13 +43,14 @@ const NUMBERS: [Numbers; CLASSES] = {
     all
 };
 
-/// Returns the low bits that the addresses of all blocks of `class` lack: pages are aligned to more than any block's size has bits for.
+/// Returns the low bits that are zero in the addresses of all blocks of `class`. Every page is aligned to at least the lowest set bit of
+/// its block size.
 pub(super) fn low_bits(class: usize) -> usize {
     let size = SIZES[class] as usize;
     (size & size.wrapping_neg()) - 1
 }
 
-/// Returns the bytes of a page of `class`, a power of two that pages are aligned to.
+/// Returns the bytes of a page of `class`, a power of two that is also its alignment.
 #[inline(always)]
 pub(super) const fn page_size(class: usize) -> usize {
     NUMBERS[class].page_size as usize
@@ -61,7 +62,7 @@ pub(super) const fn objects(class: usize) -> usize {
     NUMBERS[class].objects as usize
 }
 
-/// Returns the most blocks that a list of a thread holds, and that move between a thread and the pages at once.
+/// Returns the number of blocks in a thread's full list, and the most blocks that move between a thread and the pages at once.
 #[inline(always)]
 pub(super) const fn batch(class: usize) -> usize {
     NUMBERS[class].batch as usize

@@ -1,4 +1,4 @@
-//! Ranges of addresses that are committed from their start on, and which slots were written to.
+//! Address ranges that are committed from their start on, and a record of the slots that were written to.
 
 use super::classes::SLOT;
 use super::system::{self, System};
@@ -23,7 +23,7 @@ impl Range {
         if to <= self.committed {
             return true;
         }
-        // SAFETY: the bytes behind the committed ones are reserved.
+        // SAFETY: the bytes after the committed ones are reserved.
         let done = unsafe { S::commit(self.base.wrapping_add(self.committed), to - self.committed) };
         if done {
             self.committed = to;
@@ -32,14 +32,14 @@ impl Range {
     }
 }
 
-/// The slots, and for each a bit that is set if it was written to since the system gave it.
+/// The slots, with a bit for each that is set if the slot was written to since the system provided it.
 #[derive(Clone, Copy)]
 pub(super) struct Ground {
     pub(super) base: *mut u8,
     pub(super) bits: *mut usize,
 }
 
-/// Bits of a word.
+/// Bits in a word.
 const BITS: usize = usize::BITS as usize;
 
 impl Ground {
@@ -53,7 +53,7 @@ impl Ground {
         self.base.wrapping_add(slot * SLOT)
     }
 
-    /// Visits the words of the slots from `from` up to `end`, each with a mask of the bits that are meant.
+    /// Visits the words of the slots from `from` up to `end`, each with a mask of the relevant bits.
     fn visit(self, from: usize, end: usize, mut visit: impl FnMut(&mut usize, usize)) {
         let mut slot = from;
         while slot < end {
@@ -65,7 +65,7 @@ impl Ground {
         }
     }
 
-    /// Notes that slots were written to. Returns how many of them had not been before.
+    /// Marks slots as written to. Returns how many of them were not marked before.
     pub(super) fn mark(self, from: usize, end: usize) -> usize {
         let mut fresh = 0;
         self.visit(from, end, |word, mask| {
@@ -82,7 +82,8 @@ impl Ground {
         count
     }
 
-    /// Returns the first slot from `from` up to `end` that was written to. It looks at words of bits: a span may have millions of slots.
+    /// Returns the first slot from `from` up to `end` that was written to. It reads whole words of bits, because a span may have millions
+    /// of slots.
     pub(super) fn first(self, from: usize, end: usize) -> Option<usize> {
         let mut slot = from;
         while slot < end {
@@ -96,7 +97,7 @@ impl Ground {
         None
     }
 
-    /// Returns the last slot from `from` up to `end` that was written to, in the same way.
+    /// Returns the last slot from `from` up to `end` that was written to.
     fn last(self, from: usize, end: usize) -> Option<usize> {
         let mut end = end;
         while end > from {
@@ -111,15 +112,15 @@ impl Ground {
         None
     }
 
-    /// Releases the memory of slots to the system, from the first to the last that were written to, where they fill its pages. Returns
-    /// the released slots, and how many of these had been written to.
+    /// Releases the memory of slots to the system, from the first to the last written one, as far as they fill whole pages. Returns the
+    /// released slots, and how many of them had been written to.
     pub(super) fn purge<S: System>(self, from: usize, end: usize, page: usize) -> (ops::Range<usize>, usize) {
         let page = page.max(S::unit());
         let Some(first) = self.first(from, end) else { return (from..from, 0) };
         let last = self.last(first, end).unwrap_or(first);
         let start = self.address(first).addr().next_multiple_of(page) - self.base.addr();
         let stop = (self.address(last + 1).addr() / page * page).saturating_sub(self.base.addr());
-        // SAFETY: the caller owns the slots and has no use for what is in them.
+        // SAFETY: the caller owns the slots and does not need their contents.
         if start >= stop || !unsafe { S::purge(self.base.wrapping_add(start), stop - start) } {
             return (from..from, 0);
         }
@@ -136,7 +137,7 @@ impl Ground {
 mod tests {
     use super::*;
 
-    /// Words of bits agree with the single bits, wherever a range begins and ends.
+    /// Whole words give the same result as single bits, wherever a range begins and ends.
     #[test]
     fn first_and_last_slots_are_found() {
         let mut random = fastrand::Rng::with_seed(7);

@@ -1,4 +1,4 @@
-//! The front that knows of every block of the growing heap whether it is live.
+//! A front that knows whether each block of the growing heap is live.
 //!
 //! ```text
 //!  block   | data .................. | canary |     zero from its free to its next allocation
@@ -22,7 +22,7 @@ use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-/// The heap of the process for programs that must not be taken over through a memory error: [`Growing`], with a record of every block
+/// The heap of the process for programs that must withstand attacks through memory errors: [`Growing`], with a record of every block
 /// beside the memory.
 ///
 /// ```
@@ -35,24 +35,26 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 /// # drop(words);
 /// ```
 ///
-/// What it adds for blocks of up to 32 KiB:
+/// For blocks of up to 32 KiB it adds:
 ///
-/// * A table says for each address whether a live block starts there. Every free of anything but a live block is found, also when two
+/// * A table records for each address whether a live block starts there. It detects every free of anything but a live block, even if two
 ///   threads free a block at the same time, and whatever the program has written to its memory.
-/// * A canary of 8 bytes ends each block. It depends on the address and on a random number of the process. A free finds an
-///   overflow up to the end of the block's size class, and an underflow of the next one.
-/// * A freed block is zero until it is allocated again, which finds writes to it and ends the program. No data of an earlier block shows up.
-/// * A damaged list can make an allocation return free blocks of the class only, and none twice.
-/// * A freed block of up to 1 KiB waits in one of 256 places, which depends on the random number. The block that waited there becomes free.
-/// * A block of no bytes lies where nothing can be accessed.
+/// * A canary of 8 bytes ends each block. It depends on the address and on a random number of the process. A free detects an overflow up
+///   to the end of the block's size class, and an underflow of the next block.
+/// * A freed block stays zero until its next allocation, which detects a write to it and ends the program. A new block never contains old
+///   data.
+/// * Even with a damaged list, an allocation returns only free blocks of its class, and none twice.
+/// * A freed block of up to 1 KiB waits in one of 256 places, chosen with the random number. The block that waited there before becomes
+///   free.
+/// * A block of no bytes has an address without memory.
 ///
-/// Larger blocks are zero when they are allocated. Their metadata lies beside the memory, and double frees are found until the memory is in
-/// use again. A freed block above 128 KiB cannot be accessed while it waits in one of 8 places.
-/// [`Guarded`](super::super::Guarded) around this heap puts sampled blocks between pages without access, so that reads are found as well.
+/// Larger blocks are zero when allocated. Their metadata lies beside the memory, and the heap detects double frees until the memory is in
+/// use again. The program cannot access a freed block above 128 KiB while it waits in one of 8 places.
+/// [`Guarded`](super::super::Guarded) around this heap puts sampled blocks between pages without access, and so detects reads too.
 ///
-/// Allocation and free take time in proportion to the block's size, for it is cleared and looked at. The table takes a sixteenth of the memory
-/// in small blocks, and a sixteenth of the heap's addresses. [`Growing`] has the figures, the limit and
-/// what else is there to set; do not allocate from it.
+/// Allocation and free take time in proportion to the block's size, because they check and clear it. The table takes a sixteenth of the
+/// memory in small blocks, and a sixteenth of the heap's addresses. [`Growing`] has the statistics, the limit and other settings; do not
+/// allocate from it.
 ///
 /// Linux.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,38 +63,38 @@ pub struct Hardened;
 /// Bytes of the canary.
 const CANARY: usize = size_of::<u64>();
 
-/// The state of an address at which a block was freed, and is zero behind its first two words. All others are [`live`].
+/// The state of an address where a freed block starts, which is zero after its first two words. Other states are [`FRESH`] or [`live`].
 const FREED: u8 = u8::MAX;
 
 /// The random number of the process. Set before the record begins.
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
-/// Freed blocks that wait for a while before they are allocated again.
+/// Freed blocks that wait before their next allocation.
 static WAITING: [AtomicPtr<u8>; PLACES] = [const { AtomicPtr::new(ptr::null_mut()) }; PLACES];
 const PLACES: usize = 256;
 
 /// Bytes of the longest block that waits.
 const LONGEST: usize = 1024;
 
-/// Returns the state of a live block: where it starts within the bytes that the state is for.
+/// Returns the state of a live block: its start within the bytes of the state, plus 1.
 fn live(block: NonNull<u8>) -> u8 {
     (block.addr().get() % SMALLEST) as u8 + 1
 }
 
-/// Returns a number of an address that only this process knows.
+/// Returns a number for an address that only this process can compute.
 #[inline(always)]
 fn key(block: NonNull<u8>) -> u64 {
     let mixed = (block.addr().get() ^ SECRET.load(Ordering::Relaxed)) as u64;
     mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Returns where the canary of a block is.
+/// Returns the address of a block's canary.
 #[inline(always)]
 fn canary(block: NonNull<u8>, class: usize) -> *mut u64 {
     block.as_ptr().wrapping_add(SIZES[class] as usize - CANARY).cast()
 }
 
-/// Returns what the canary of a block is. Its first byte is not zero, so that the end of a string changes it.
+/// Returns the value of a block's canary. Its first byte is not zero, so that even a string's terminating zero changes it.
 #[inline(always)]
 fn value(block: NonNull<u8>) -> u64 {
     key(block) | 1
@@ -123,12 +125,12 @@ fn class_for(size: usize, align: usize) -> Option<usize> {
     class_of(size.checked_add(CANARY)?, align)
 }
 
-/// Makes the table.
+/// Creates the table.
 #[cold]
 fn begin() -> bool {
     let Some(region) = ask::reserved() else { return false };
     let bytes = (region.size / SMALLEST).next_multiple_of(GRAIN);
-    // Under the lock, so that one thread makes it.
+    // Lock, so that only one thread creates the table.
     SHARED.with(|_| {
         if record::is_kept() {
             return true;
@@ -137,7 +139,7 @@ fn begin() -> bool {
         // SAFETY: the place is valid for a write.
         let random = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) };
         let Some(table) = Host::reserve(bytes) else { return false };
-        // SAFETY: the range was just reserved, and is not used if that fails.
+        // SAFETY: the range was just reserved, and stays unused if this fails.
         unsafe {
             if random != secret.len() as isize || !Host::commit(table.as_ptr(), bytes) {
                 Host::release(table, bytes);
@@ -146,15 +148,15 @@ fn begin() -> bool {
         }
         SECRET.store(usize::from_ne_bytes(secret), Ordering::Relaxed);
         empty::reserve();
-        // A thread that finds the record finds the number as well.
-        // SAFETY: the bytes are committed, and nothing else knows of them.
+        // A thread that sees the record also sees the number.
+        // SAFETY: the bytes are committed, and nothing else uses them.
         unsafe { record::begin(region, table.as_ptr()) };
         true
     })
 }
 
 impl Hardened {
-    /// Allocates `size` bytes aligned to `align`. Returns the block, and whether bytes may not be zero; `None` if there is no memory.
+    /// Allocates `size` bytes aligned to `align`. Returns the block, and whether it may have nonzero bytes; `None` if there is no memory.
     #[inline]
     fn allocate_block(&self, size: usize, align: usize) -> Option<(NonNull<u8>, bool)> {
         if !record::is_kept() && !begin() {
@@ -168,7 +170,7 @@ impl Hardened {
             },
             Some(class) => class,
         };
-        // SAFETY: the bin is this thread's.
+        // SAFETY: the bin belongs to this thread.
         let block = unsafe { Bin::allocate::<false>(().bin(class)) }
             .or_else(|| self.insist(|| cache::allocate_slow(&SHARED, class)))?;
         Some((block, self.admit(block, class)))
@@ -185,7 +187,7 @@ impl Hardened {
         Some((block, false))
     }
 
-    /// Checks a block that comes from the lists, and makes it a live one. Returns whether bytes in it may not be zero.
+    /// Checks a block from the lists, and makes it live. Returns whether it may have nonzero bytes.
     #[inline(always)]
     fn admit(&self, block: NonNull<u8>, class: usize) -> bool {
         let broken = || corrupted(Kind::BrokenList, block.addr().get());
@@ -195,7 +197,7 @@ impl Hardened {
         let Some(state) = state_at(block.as_ptr()) else { broken() };
         let is_fresh = match state.load(Ordering::Relaxed) {
             FREED => {
-                // SAFETY: the block is free, and no other thread has it.
+                // SAFETY: the block is free, and no other thread owns it.
                 if unsafe { !is_zero(block, SIZES[class] as usize) } {
                     corrupted(Kind::WrittenAfterFree, block.addr().get());
                 }
@@ -205,7 +207,7 @@ impl Hardened {
             _ => broken(),
         };
         state.store(live(block), Ordering::Relaxed);
-        // SAFETY: the block has these bytes, and is ours.
+        // SAFETY: the block has these bytes, and this call owns it.
         unsafe {
             block.cast::<[usize; 2]>().write([0; 2]);
             canary(block, class).write(value(block));
@@ -213,19 +215,19 @@ impl Hardened {
         is_fresh
     }
 
-    /// Allocates `size` bytes aligned to `align`, a power of two, or returns null. The block may be freed by its address alone.
+    /// Allocates `size` bytes aligned to `align`, a power of two, or returns null. [`Hardened::free`] needs only the block's address.
     #[doc(hidden)]
     #[inline]
     pub fn allocate_raw(&self, size: usize, align: usize) -> *mut u8 {
         self.allocate_block(size, align).map_or(ptr::null_mut(), |(block, _)| block.as_ptr())
     }
 
-    /// Allocates as [`Hardened::allocate_raw`], with all bytes zero. Freed blocks are zero already.
+    /// Allocates like [`Hardened::allocate_raw`], with all bytes zero. Freed blocks are already zero.
     #[doc(hidden)]
     pub fn allocate_raw_zeroed(&self, size: usize, align: usize) -> *mut u8 {
         let Some((block, dirty)) = self.allocate_block(size, align) else { return ptr::null_mut() };
         if dirty {
-            // SAFETY: the block has the bytes asked for.
+            // SAFETY: the block has the requested bytes.
             unsafe { block.write_bytes(0, size) };
         }
         block.as_ptr()
@@ -260,7 +262,7 @@ impl Hardened {
     ///
     /// # Safety
     ///
-    /// If a block is live at the address, it must be the caller's, and not be used afterwards.
+    /// If a live block starts at the address, it must belong to the caller, and must not be used afterwards.
     #[doc(hidden)]
     #[inline]
     pub unsafe fn free(&self, block: NonNull<u8>) -> Result<(), FreeError> {
@@ -272,27 +274,27 @@ impl Hardened {
             return empty::free(block);
         }
         let size = SIZES[class] as usize;
-        // SAFETY: a live block of the class starts there, which is the caller's.
+        // SAFETY: a live block of the class starts there, and belongs to the caller.
         unsafe {
             if canary(block, class).read() != value(block) {
                 return Err(FreeError::Overrun);
             }
             let state = state_at(block.as_ptr()).ok_or(FreeError::Foreign)?;
-            // Another thread may free it as well.
+            // Another thread may free the block at the same time.
             if state.compare_exchange(live(block), FREED, Ordering::Relaxed, Ordering::Relaxed).is_err() {
                 return Err(FreeError::AlreadyFree);
             }
             block.write_bytes(0, size);
         }
         if size > LONGEST {
-            // SAFETY: the block is the caller's, and not used any more.
+            // SAFETY: the block belongs to the caller, and is not used any more.
             unsafe { self.free_block(class, block) };
             return Ok(());
         }
         let place = &WAITING[(key(block) >> 56) as usize % PLACES];
         if let Some(block) = NonNull::new(place.swap(block.as_ptr(), Ordering::AcqRel)) {
             let class = SHARED.entry(block.as_ptr()) as usize - 1;
-            // SAFETY: a freed block that has waited, and that nothing else has. Its link and mark are not written yet.
+            // SAFETY: the block was freed, has waited, and belongs to nothing else. Its link and mark are not written yet.
             unsafe {
                 if block.cast::<[usize; 2]>().read() != [0; 2] {
                     corrupted(Kind::WrittenAfterFree, block.addr().get());
@@ -365,11 +367,11 @@ impl Hardened {
         })
     }
 
-    /// Puts a block that was freed into the lists.
+    /// Puts a freed block into the lists.
     ///
     /// # Safety
     ///
-    /// It must be a block of the class that is in no list.
+    /// The block must be of the class, and in no list.
     #[inline(always)]
     unsafe fn free_block(&self, class: usize, block: NonNull<u8>) {
         // SAFETY: the caller's contract.
@@ -380,8 +382,8 @@ impl Hardened {
         }
     }
 
-    /// Returns how many bytes of the live block at an address the program may use, at least as many as it asked for; `None` if none
-    /// starts there. Any thread may ask. O(1).
+    /// Returns how many bytes of the live block at an address the program may use, at least as many as it requested; `None` if no live
+    /// block starts there. Any thread may call this. O(1).
     #[doc(hidden)]
     pub fn usable_size(&self, block: NonNull<u8>) -> Option<usize> {
         match self.class_of_live(block).ok()? {
@@ -391,13 +393,13 @@ impl Hardened {
         }
     }
 
-    /// Changes the size of a block to at least `size` bytes, in place or by moving it, and returns its new address; null if there is no
-    /// memory, and then the block is as it was. A moved block is aligned to `align`. A small block stays where it is as long as it is at
-    /// most twice as long as asked for.
+    /// Changes the size of a block to at least `size` bytes, in place or by moving it, and returns its new address; null, with the block
+    /// unchanged, if there is no memory. A moved block is aligned to `align`. A small block stays in place as long as it is at most twice
+    /// as long as requested.
     ///
     /// # Safety
     ///
-    /// The block must be a live one of this heap, aligned to `align`. If it moves, it must not be used any more at its old address.
+    /// The block must be a live block of this heap, aligned to `align`. If it moves, it must not be used at its old address any more.
     #[doc(hidden)]
     pub unsafe fn change(&self, block: NonNull<u8>, size: usize, align: usize) -> *mut u8 {
         let Some(have) = self.usable_size(block) else { return ptr::null_mut() };
@@ -406,15 +408,15 @@ impl Hardened {
         }
         // SAFETY: the caller's contract.
         let moved = unsafe { self.resize(block, have, (size, align), |_| ()) };
-        // A block that shrinks may stay.
+        // A block that shrinks may stay in place.
         moved.or((size <= have).then_some(block)).map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// Changes the size of a block of `have` bytes, in place if it is large and stays so, and by moving it otherwise.
+    /// Changes the size of a block of `have` bytes, in place if it is large and stays large, and by moving it otherwise.
     ///
     /// # Safety
     ///
-    /// The block must be live and have these bytes. If it moves, it must not be used any more at its old address.
+    /// The block must be live and have these bytes. If it moves, it must not be used at its old address any more.
     unsafe fn resize(
         &self,
         block: NonNull<u8>,
@@ -446,22 +448,22 @@ unsafe fn protect(block: NonNull<u8>, bytes: usize, access: i32) -> bool {
     unsafe { libc::mprotect(start.cast(), bytes.saturating_sub(skipped) / page * page, access) == 0 }
 }
 
-/// Returns whether a free block is zero behind its link and mark.
+/// Returns whether a free block is zero after its link and mark.
 ///
 /// # Safety
 ///
-/// It must have `size` bytes, a multiple of 8, that nothing else writes to.
+/// The block must have `size` bytes, a multiple of 8, and nothing else may write to it.
 #[inline(always)]
 unsafe fn is_zero(block: NonNull<u8>, size: usize) -> bool {
     let words = (size - size_of::<Block>()) / size_of::<u64>();
-    // SAFETY: the caller guarantees the bytes, of which all were written to when the block was freed.
+    // SAFETY: the caller guarantees the bytes, which the free initialised.
     let words = unsafe {
         core::slice::from_raw_parts(block.as_ptr().wrapping_add(size_of::<Block>()).cast::<u64>(), words)
     };
     words.iter().fold(0, |all, word| all | word) == 0
 }
 
-// SAFETY: the blocks are those of `Growing`, each of which is live once; nothing unwinds.
+// SAFETY: the blocks come from `Growing`, and none is live twice; nothing unwinds.
 unsafe impl Memory for Hardened {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
@@ -469,7 +471,7 @@ unsafe impl Memory for Hardened {
         Some(block)
     }
 
-    /// Allocates zeroed memory, and clears only what is not zero already.
+    /// Allocates zeroed memory, and clears only blocks that may not be zero.
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
         NonNull::new(self.allocate_raw_zeroed(layout.size(), layout.align()))
     }
@@ -495,12 +497,12 @@ unsafe impl Memory for Hardened {
         if has(layout.size()) || layout.size() == 0 && has(1) { Ok(()) } else { Err(FreeError::NotABlock) }
     }
 
-    /// Checks a block, and its canary.
+    /// Checks a block and its canary.
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.check(block, layout)?;
         match class_for(layout.size(), layout.align()) {
             Some(EMPTY) => Ok(()),
-            // SAFETY: the block is the caller's.
+            // SAFETY: the block belongs to the caller.
             Some(class) if unsafe { canary(block, class).read() != value(block) } => Err(FreeError::Overrun),
             _ => Ok(()),
         }
@@ -533,7 +535,7 @@ unsafe impl Memory for Hardened {
         }
     }
 
-    /// Returns true: each free is checked here.
+    /// Returns true, because this heap checks each free.
     fn remembers(&self) -> bool {
         true
     }

@@ -1,24 +1,24 @@
-//! The image of the slots: granules that stand for them, in which the free spans are written down.
+//! The image of the slots: one granule per slot, to hold the links of free spans.
 
 use super::ground::Range;
 use crate::placement::blocks::granules::{WORD, bit_words, class};
 use crate::placement::blocks::{Blocks, Place};
 use core::ptr;
 
-/// Bytes that stand for a slot.
+/// Bytes of the image for each slot.
 pub(super) const IMAGE: usize = 16;
 
 /// Lists per power of two.
 const SUBLISTS: usize = 16;
 
-/// All lists. A word counts the slots.
+/// Number of lists, for lengths that fit in 32 bits.
 // SAFETY: the length fits.
 const LISTS: usize = unsafe { class::<u32>(SUBLISTS, u32::MAX as usize) } + 1;
 
-/// Number of the granule of the first slot.
+/// Index of the first slot's granule.
 const FIRST: usize = LISTS.next_multiple_of(WORD);
 
-/// The most slots.
+/// Maximum number of slots.
 pub(super) const MOST: usize = u32::MAX as usize - FIRST;
 
 /// The lists of free spans.
@@ -34,7 +34,8 @@ struct Lists {
 ///  boundary bits   one bit for each slot, and one more
 /// ```
 pub(super) struct Image {
-    /// The first slot's granule. As granules, its address and the slots' as slots agree modulo every alignment that a span can have.
+    /// Address of the first slot's granule. Counted in granules, it agrees with the first slot's address, counted in slots, modulo every
+    /// alignment that a span can have.
     pub(super) start: *mut u8,
     pub(super) granules: Range,
     pub(super) bounds: Range,
@@ -42,7 +43,7 @@ pub(super) struct Image {
     lists: Lists,
 }
 
-/// Pointers by which the engine reads and writes the table.
+/// Pointers through which the engine reads and writes the image.
 #[derive(Clone, Copy)]
 struct View {
     start: *mut u8,
@@ -51,7 +52,7 @@ struct View {
     lists: *mut Lists,
 }
 
-// SAFETY: the ranges are apart and have what belongs to so many slots; numbers begin above those of the lists.
+// SAFETY: the ranges are disjoint and hold the data of that many slots; granule indices begin above the indices of the lists.
 unsafe impl Place for View {
     type Word = u32;
     const SUBLISTS: usize = SUBLISTS;
@@ -82,13 +83,13 @@ unsafe impl Place for View {
 
     #[inline(always)]
     fn head(self, list: usize) -> *mut u32 {
-        // SAFETY: the lists are there.
+        // SAFETY: the lists are valid.
         unsafe { (&raw mut (*self.lists).heads).cast::<u32>().wrapping_add(list) }
     }
 
     #[inline(always)]
     fn map(self) -> *mut u32 {
-        // SAFETY: the lists are there.
+        // SAFETY: the lists are valid.
         unsafe { (&raw mut (*self.lists).map).cast() }
     }
 }
@@ -102,12 +103,12 @@ impl Image {
         lists: Lists { heads: [0; LISTS], map: [0; 1 + FIRST / WORD] },
     };
 
-    /// Returns the bytes of the granules of so many slots.
+    /// Returns the bytes of the granules of `slots` slots.
     pub(super) const fn granule_bytes(slots: usize) -> usize {
         slots * IMAGE
     }
 
-    /// Returns the bytes of the boundary bits of so many slots.
+    /// Returns the bytes of the boundary bits of `slots` slots.
     pub(super) const fn bound_bytes(slots: usize) -> usize {
         bit_words(slots) * size_of::<u32>()
     }
@@ -122,10 +123,10 @@ impl Image {
     ///
     /// # Safety
     ///
-    /// Granules and bits of so many slots are committed, and the bits are zero.
+    /// The granules and bits of `slots` slots must be committed, and the bits of the new slots must be zero.
     pub(super) unsafe fn lengthen(&mut self, slots: usize) {
         let old = core::mem::replace(&mut self.slots, slots);
-        // SAFETY: the new slots are a span in use until here.
+        // SAFETY: up to here, the new slots count as a span in use.
         unsafe { self.free(old, slots - old) };
     }
 
@@ -133,11 +134,11 @@ impl Image {
     pub(super) fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
         let need = len.checked_add(align - 1)?;
         let (start, mask, blocks) = (self.start.addr(), align * IMAGE - 1, self.blocks());
-        // SAFETY: the image is there if it has free spans.
+        // SAFETY: the image exists if it has free spans.
         unsafe {
             let mut found = blocks.find(need).or_else(|| blocks.search(need));
             if found.is_none() && align > 1 {
-                // One that is long enough by itself may happen to be aligned.
+                // A span without room for alignment may happen to be aligned.
                 let any = blocks.find(len).or_else(|| blocks.search(len));
                 found = any.filter(|&found| blocks.fits(found, len, need, mask));
             }
@@ -149,7 +150,7 @@ impl Image {
     ///
     /// # Safety
     ///
-    /// It is in use, and has this length.
+    /// The span must be in use, and have this length.
     pub(super) unsafe fn free(&mut self, slot: usize, len: usize) {
         // SAFETY: the caller's contract.
         let freed = unsafe { self.blocks().free(FIRST + slot, len) };
@@ -160,10 +161,10 @@ impl Image {
     ///
     /// # Safety
     ///
-    /// It is in use, and has this length; slots that are cut off are not used any more.
+    /// The span must be in use, and have this length; slots that are cut off must not be used any more.
     pub(super) unsafe fn resize(&mut self, slot: usize, len: usize, to: usize) -> bool {
         let mut have = len;
-        // SAFETY: the caller's contract; what is found behind the span is in use then, and freed again where it is not needed.
+        // SAFETY: the caller's contract; the slots found after the span are allocated first, and the surplus is freed again.
         unsafe {
             if to > len {
                 let Some(more) = self.blocks().allocate_behind(FIRST + slot + len, to - len) else {
@@ -178,13 +179,13 @@ impl Image {
         true
     }
 
-    /// Returns the slots of the longest free span that is sure to be found.
+    /// Returns the length, in slots, of the longest request that is certain to find a free span.
     pub(super) fn largest(&mut self) -> usize {
         // SAFETY: as in `allocate`.
         unsafe { self.blocks().largest_of_several() }
     }
 
-    /// Shows `visit` the free spans: first slot and length.
+    /// Calls `visit` with the first slot and the length of each free span.
     pub(super) fn each_free(&mut self, mut visit: impl FnMut(usize, usize)) {
         // SAFETY: all slots have their bits.
         unsafe {

@@ -1,4 +1,4 @@
-//! Large blocks: spans of their own.
+//! Large blocks, each of which is a span.
 
 use super::classes::SLOT;
 use super::pages::Pages;
@@ -9,8 +9,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 impl<S: System> Pages<S> {
-    /// Allocates a large block of `size` bytes aligned to `align`. Returns it, and whether it may have bytes that are not zero, which is
-    /// less likely if it is to be zeroed.
+    /// Allocates a large block of `size` bytes aligned to `align`. Returns the block, and whether it may have nonzero bytes, which is
+    /// less likely with `zeroed`.
     pub(super) fn allocate_large(
         &mut self,
         size: usize,
@@ -19,7 +19,7 @@ impl<S: System> Pages<S> {
     ) -> Option<(NonNull<u8>, bool)> {
         let (len, align) = (size.div_ceil(SLOT).max(1), align.div_ceil(SLOT));
         let cut = self.allocate_span(len, align, zeroed)?;
-        // SAFETY: the span is committed and ours.
+        // SAFETY: the span is committed and belongs to this call.
         unsafe {
             *self.spans.length(cut.slot) = u32::try_from(len).ok()?;
             self.spans.enter(cut.slot, 1, WHOLE);
@@ -27,7 +27,7 @@ impl<S: System> Pages<S> {
         self.allocated(len * SLOT);
         let block = NonNull::new(self.spans.address(cut.slot))?;
         if cut.dirty {
-            // SAFETY: the block has at least a slot.
+            // SAFETY: the block has at least one slot.
             unsafe { Block::clear_left_over(block, SLOT) }
         }
         Some((block, cut.dirty))
@@ -53,7 +53,7 @@ impl<S: System> Pages<S> {
     ///
     /// # Safety
     ///
-    /// If one starts there, it must be live and not be used any more.
+    /// If a large block starts there, it must be live, and must not be used any more.
     pub(super) unsafe fn free_large(&mut self, block: NonNull<u8>) -> bool {
         let Some((slot, len)) = self.large_at(block) else { return false };
         // SAFETY: the caller guarantees the block.
@@ -115,8 +115,8 @@ impl<S: System> Pages<S> {
         true
     }
 
-    /// Resizes a large block as [`Pages::resize_large`], when there was no other place for it: what lay behind it may be free since, or is committed
-    /// now.
+    /// Resizes a large block like [`Pages::resize_large`], as the last resort when the block cannot move: the memory after it may have
+    /// become free, or is committed now.
     ///
     /// # Safety
     ///
@@ -131,12 +131,12 @@ impl<S: System> Pages<S> {
         }
     }
 
-    /// Moves the contents of a large block to a new one of at least `size` bytes without copying, if it is long and the system can
-    /// do that. `None` if not; nothing is changed then. The old block stays live, and its contents are gone.
+    /// Moves the contents of a large block to a new block of at least `size` bytes without copying. Returns `None`, with nothing changed,
+    /// if the block is too short or the system cannot do that. The old block stays live, and its contents are gone.
     ///
     /// # Safety
     ///
-    /// The block must be live; if its contents are moved, it must not be used any more, and be freed.
+    /// The block must be live. If its contents move, the caller must free it without using it any more.
     pub(super) unsafe fn shift_large(&mut self, block: NonNull<u8>, size: usize) -> Option<NonNull<u8>> {
         const WORTH_IT: usize = 512 * 1024 / SLOT;
         let (slot, len) = self.large_at(block)?;
@@ -145,7 +145,7 @@ impl<S: System> Pages<S> {
         }
         let (new, _) = self.allocate_large(size, SLOT, false)?;
         let to = self.spans.slot(new.as_ptr());
-        // SAFETY: both spans are in use. One that is lost stays so, and no block starts there.
+        // SAFETY: both spans are in use. A lost target stays in use, and no block starts there.
         unsafe {
             match self.spans.shift(slot, to, len) {
                 Shift::Moved => return Some(new),

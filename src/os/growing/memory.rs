@@ -18,12 +18,12 @@ fn large_size(layout: Layout) -> usize {
 
 #[expect(private_bounds, reason = "there are no other heaps than those two")]
 impl<W: Whose> Growing<W> {
-    /// Slow path of a free: classes beyond the table, large blocks, and the report of an invalid free. Out of line, so that freeing others
-    /// saves no registers.
+    /// Frees blocks of classes beyond the table and large blocks, and reports invalid frees. Out of line, so that the fast path saves no
+    /// registers.
     ///
     /// # Safety
     ///
-    /// A block for the layout must be live there and not be used any more.
+    /// `block` must be a live block for the layout, and must not be used any more.
     #[inline(never)]
     unsafe fn free_other(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's contract.
@@ -40,10 +40,11 @@ impl<W: Whose> Growing<W> {
         }
     }
 
-    /// With debug assertions, reports a block of which the layout cannot be. Returns whether it did. Whether the block is free is not asked.
+    /// With debug assertions, reports a block that cannot have the layout, and returns whether it did. Does not check whether the block
+    /// is free.
     #[inline(always)]
     fn is_misplaced(&self, block: NonNull<u8>, layout: Layout) -> bool {
-        // A sampled one is checked when it is freed, with a report.
+        // The free of a sampled block checks it, with a report.
         let is_asked = cfg!(debug_assertions) && self.sampled(block).is_none();
         let checked = if is_asked { self.check(block, layout) } else { Ok(()) };
         !report_refused(checked, block)
@@ -77,7 +78,7 @@ impl<W: Whose> Growing<W> {
                 return None;
             }
             let (from, to) = (class_of_layout(old), class_of_layout(new));
-            // The class must be that of the layout, by which the block will be freed.
+            // The class must be the class of the layout, because the free will use that.
             if from.is_some() && from == to && !is_sampled {
                 done(block);
                 return Some(block);
@@ -89,8 +90,7 @@ impl<W: Whose> Growing<W> {
     }
 }
 
-// SAFETY: lists, pages and spans hand out disjoint blocks of the requested size and alignment, which stay where they are; nothing
-// unwinds.
+// SAFETY: lists, pages and spans allocate disjoint blocks of the requested size and alignment, which stay in place; nothing unwinds.
 unsafe impl<W: Whose> Memory for Growing<W> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
@@ -115,7 +115,7 @@ unsafe impl<W: Whose> Memory for Growing<W> {
         }
     }
 
-    /// Checks that a block of the layout's class can start at the address. A small one may be free.
+    /// Checks that a block of the layout's class can start at the address. A small block may be free.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let class = class_of_layout(layout);
         let fits = match self.0.shared().entry(block.as_ptr()) {
@@ -133,7 +133,7 @@ unsafe impl<W: Whose> Memory for Growing<W> {
         if self.sampled(block).is_some() {
             return Ok(());
         }
-        // SAFETY: a small block begins there, which is free or the caller's.
+        // SAFETY: a small block begins there, which is free or belongs to the caller.
         let free = class_of_layout(layout).is_some() && unsafe { Block::is_free(block.cast().as_ptr()) };
         if free { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
@@ -155,14 +155,14 @@ unsafe impl<W: Whose> Memory for Growing<W> {
         unsafe { self.change_layout(block, old, new, done) }
     }
 
-    /// Returns the largest large block that fits into free memory that the heap has already. It may get more from the system.
+    /// Returns the size of the largest large block that fits into the heap's free memory. The heap may get more from the system.
     fn largest_free(&self) -> usize {
         let largest = self.0.shared().with(|pages| pages.spans.largest());
-        // A small block may need a page that is longer than it.
+        // A small block may need a whole page.
         if largest > LARGEST { largest } else { 0 }
     }
 
-    /// Returns the reserved addresses as region 0, and those of sampled blocks as region 1. There are none before the first request.
+    /// Returns the reserved addresses as region 0, and those of sampled blocks as region 1; `None` before the first request.
     fn region(&self, n: usize) -> Option<Region> {
         match n {
             0 => self.0.shared().with(|pages| pages.region()),
@@ -171,12 +171,12 @@ unsafe impl<W: Whose> Memory for Growing<W> {
         }
     }
 
-    /// Passes on no lock: the heap protects itself when it is first used.
+    /// Passes no lock: the heap protects itself on first use.
     #[cfg(unix)]
     fn locks(&self, _: &mut dyn FnMut(Option<crate::lock::ForkLock>)) {}
 }
 
-// Not `global_alloc!`: a full heap returns null right where it finds out, and not in one more function that reports it.
+// Not `global_alloc!`, which would add a function for reporting: a full heap returns null at once.
 // SAFETY: as for `Memory`.
 unsafe impl<W: Whose> GlobalAlloc for Growing<W> {
     #[inline]

@@ -1,5 +1,4 @@
-//! A heap for the whole process that grows and shrinks: lists per thread, pages of equal blocks, spans of a reserved range
-//! of addresses.
+//! A heap for the whole process that grows and shrinks: lists per thread, pages of equal blocks, and spans of a reserved address range.
 //!
 //! ```text
 //!  thread   16 B | 24 B | .. | 32 KiB     lists of free blocks, linked through the blocks; no lock
@@ -51,8 +50,7 @@ pub use hardened::Hardened;
 pub use own::Own;
 pub use pages::GrowingStats;
 
-/// The heap of the process. It takes memory from the system as the program needs it and gives free memory back, with a
-/// cache per thread.
+/// The heap of the process, with a cache per thread. It gets memory from the system as the program needs it, and returns free memory.
 ///
 /// ```
 /// use allotment::{heap, os::Growing};
@@ -65,32 +63,31 @@ pub use pages::GrowingStats;
 /// # drop(words);
 /// ```
 ///
-/// There is one such heap in a process, and every value of `Growing` stands for it; [`Growing::create`] makes others, as values of
-/// `Growing<Own>`. At the first request it reserves 64 GiB
-/// of addresses, or four times the machine's memory if that is more, or what a limit such as `ulimit -v` leaves, and
-/// commits memory from there in growing steps. If the program lowers its own limit later (`RLIMIT_AS`), the heap keeps to that. The
-/// reserved addresses count all the same, so that the system may refuse other maps: call [`Growing::limit`] first.
+/// A process has one such heap, and every value of `Growing` refers to it; [`Growing::create`] creates others, as values of
+/// `Growing<Own>`. At the first request the heap reserves 64 GiB of addresses, or four times the machine's memory if that is more, or
+/// what a limit such as `ulimit -v` leaves, and commits memory there in growing steps. If the program later lowers its limit
+/// (`RLIMIT_AS`), the heap obeys it. The reserved addresses still count towards the limit, so the system may refuse other mappings: call
+/// [`Growing::limit`] first.
 ///
-/// Blocks of up to 32 KiB are cut from pages of equal blocks: sizes are multiples of 8 bytes from 16 to 128, and then eight
-/// per power of two. Each thread keeps up to two lists of free blocks of each size, up to 16 KiB each, and exchanges whole
-/// lists with the pages under one lock. Larger blocks are multiples of 4 KiB. Everything is aligned to 8 bytes at least, and
-/// to 16 if that is asked for or the size is a multiple of it; a block is found by its address alone ([`Growing::usable_size`]).
+/// Blocks of up to 32 KiB come from pages of equal blocks: sizes are multiples of 8 bytes from 16 to 128, and then eight per power of
+/// two. Each thread keeps up to two lists of free blocks of each size, up to 16 KiB each, and exchanges whole lists with the pages under
+/// one lock. Larger blocks are multiples of 4 KiB. All blocks are aligned to at least 8 bytes, and to 16 if the request says so or the
+/// size is a multiple of 16. The heap finds a block by its address alone ([`Growing::usable_size`]).
 ///
-/// It is a [`Memory`](crate::Memory), so every front can wrap it: `Observed<Growing, Profile>` watches the whole process. It counts no
-/// blocks and so has no [`Stats`](crate::Stats); its own statistics are [`Growing::stats`].
+/// It is a [`Memory`](crate::Memory), so every front can wrap it: `Observed<Growing, Profile>` watches the whole process. It does not
+/// count blocks and so has no [`Stats`](crate::Stats); use [`Growing::stats`] instead.
 ///
-/// Free memory goes back to the system when it is much (more than 16 MiB and a quarter of what is in use), before the process
-/// has more memory than ever if a sixteenth of that is free, when the program frees large blocks or pages and the last time
-/// was more than a second ago, and when [`Growing::trim`] is called.
+/// The heap returns free memory to the system when there is much of it (more than 16 MiB plus a quarter of the memory in use), before the
+/// process exceeds its peak with more than a sixteenth of its memory free, when the program frees large blocks or pages more than a
+/// second after the last return, and when the program calls [`Growing::trim`].
 ///
-/// A double free of a block of up to 32 KiB is detected, in any thread, until the block is allocated again or its memory has gone back
-/// to the system; of blocks of 16 bytes, one in 64 escapes while no thread keeps it. Double frees of larger blocks are detected until
-/// their memory is in use again. `dealloc` reports them (see [`misuse`](crate::error::misuse)), [`Growing::free`] returns an error. A write to
-/// the first two words of a free block of up to 32 KiB ends the program when the block leaves its list.
+/// The heap detects a double free of a block of up to 32 KiB, in any thread, until it allocates the block again or returns its memory to
+/// the system; of 16-byte blocks, one in 64 escapes while no thread keeps it. It detects double frees of larger blocks until their memory
+/// is in use again. `dealloc` reports them (see [`misuse`](crate::error::misuse)), and [`Growing::free`] returns an error. A write to the
+/// first two words of a free block of up to 32 KiB ends the program when the block leaves its list.
 ///
-/// Allocation and free take constant time, apart from the system's calls and the purge, which visits all free spans. A program with
-/// threads may `fork`, and the child may allocate; a front with a lock of its own needs
-/// [`protect_at_fork`](super::protect_at_fork) for that.
+/// Allocation and free take constant time, apart from system calls and the purge, which visits all free spans. A program with threads may
+/// `fork`, and the child may allocate; a front with a lock needs [`protect_at_fork`](super::protect_at_fork) for that.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growing<W = ()>(W);
 
@@ -103,7 +100,7 @@ macro_rules! __growing {
     };
 }
 
-/// Allocates a block when the thread's list in use is empty; null if there is none.
+/// Allocates a block when the thread's list in use is empty; null if there is no memory.
 #[cold]
 #[inline(never)]
 fn allocate_slow(heap: &'static Shared, size: usize, align: usize) -> *mut u8 {
@@ -113,7 +110,7 @@ fn allocate_slow(heap: &'static Shared, size: usize, align: usize) -> *mut u8 {
 }
 
 impl Growing {
-    /// Makes a handle to the heap of the process.
+    /// Creates a handle to the heap of the process.
     pub const fn new() -> Self {
         Self(())
     }
@@ -121,26 +118,26 @@ impl Growing {
 
 #[expect(private_bounds, reason = "there are no other heaps than those two")]
 impl<W: Whose> Growing<W> {
-    /// Puts a block into the thread's list in use of a class, if that accepts it.
+    /// Puts a block into the thread's list in use for a class, and returns whether the list accepted it.
     ///
     /// # Safety
     ///
-    /// It must be a block of the class that is not used any more.
+    /// The block must be of the class, and not used any more.
     #[inline(always)]
     unsafe fn free_class(&self, class: usize, block: NonNull<u8>) -> bool {
-        // SAFETY: the bin is this thread's, and the caller guarantees the block.
+        // SAFETY: the bin belongs to this thread, and the caller guarantees the block.
         unsafe { Bin::free(self.0.bin(class), block) }
     }
 
-    /// Returns the class of the page that an address lies in, if it is one of small blocks.
+    /// Returns the class of the page that contains an address, if that is a page of small blocks.
     #[inline(always)]
     fn class_at(&self, block: NonNull<u8>) -> Option<usize> {
         let entry = self.0.shared().entry(block.as_ptr());
-        // No class is 0, and the largest number is no class.
+        // A class's entry is neither 0 nor the largest number.
         (entry.wrapping_sub(1) < WHOLE - 1).then(|| entry as usize - 1)
     }
 
-    /// Allocates a block whose class is in no table, or that has none.
+    /// Allocates a block that has no class, or none in the table.
     #[inline(never)]
     fn allocate_other(&self, size: usize, align: usize) -> *mut u8 {
         let heap = self.0.shared();
@@ -149,23 +146,23 @@ impl<W: Whose> Growing<W> {
                 .allocate_large(size, align, false)
                 .map_or(ptr::null_mut(), |(block, _)| block.as_ptr());
         };
-        // SAFETY: the bin is this thread's.
+        // SAFETY: the bin belongs to this thread.
         let block = unsafe { Bin::allocate::<true>(self.0.bin(class)) };
         block.map_or_else(|| allocate_slow(heap, size, align), NonNull::as_ptr)
     }
 
-    /// Limits the heap's memory to `bytes`, but to 1 MiB at least. The heap keeps memory that it has already. Before the first request
-    /// this also limits the addresses that the heap reserves; later it has only those.
+    /// Limits the heap's memory to `bytes`, or to 1 MiB if that is more. The heap keeps memory that it already has. Before the first
+    /// request this also limits the addresses that the heap reserves; it cannot reserve more later.
     pub fn limit(&self, bytes: usize) {
         self.0.shared().with(|pages| pages.limit(bytes.max(1)));
     }
 
-    /// Allocates `size` bytes aligned to `align`, a power of two, or returns null, as it does for other alignments above 16. The block may be
-    /// freed by its address alone. O(1).
+    /// Allocates `size` bytes aligned to `align`, a power of two, or returns null, as it does for other alignments above 16.
+    /// [`Growing::free`] needs only the block's address. O(1).
     #[inline]
     pub fn allocate_raw(&self, size: usize, align: usize) -> *mut u8 {
         match tabled_class_of(size, align) {
-            // SAFETY: the bin is this thread's.
+            // SAFETY: the bin belongs to this thread.
             Some(class) => match unsafe { Bin::allocate::<true>(self.0.bin(class)) } {
                 Some(block) => block.as_ptr(),
                 None => allocate_slow(self.0.shared(), size, align),
@@ -174,16 +171,15 @@ impl<W: Whose> Growing<W> {
         }
     }
 
-    /// Allocates as [`Growing::allocate_raw`], but only if the thread's list has a block. For a caller that has something to do in
-    /// the other case.
+    /// Allocates like [`Growing::allocate_raw`], but only if the thread's list has a block, so that the caller can act otherwise.
     #[doc(hidden)]
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: the bin is this thread's.
+        // SAFETY: the bin belongs to this thread.
         unsafe { Bin::allocate::<true>(self.0.bin(tabled_class_of(size, align)?)) }
     }
 
-    /// Frees a block as [`Growing::free`], but only if the thread's list has room; returns whether it had.
+    /// Frees a block like [`Growing::free`], but only if the thread's list has room. Returns whether it had.
     ///
     /// # Safety
     ///
@@ -195,7 +191,7 @@ impl<W: Whose> Growing<W> {
         self.class_at(block).is_some_and(|class| unsafe { self.free_class(class, block) })
     }
 
-    /// Allocates as [`Growing::allocate_raw`], with all bytes zero. Memory that the system has just given is not cleared again.
+    /// Allocates like [`Growing::allocate_raw`], with all bytes zero. Memory fresh from the system needs no clearing.
     pub fn allocate_raw_zeroed(&self, size: usize, align: usize) -> *mut u8 {
         let (block, dirty) = match class_of(size, align) {
             Some(_) => (self.allocate_raw(size, align), true),
@@ -205,7 +201,7 @@ impl<W: Whose> Growing<W> {
             },
         };
         if dirty && !block.is_null() {
-            // SAFETY: the block has the bytes asked for.
+            // SAFETY: the block has the requested bytes.
             unsafe { block.write_bytes(0, size) };
         }
         block
@@ -215,13 +211,13 @@ impl<W: Whose> Growing<W> {
     ///
     /// # Errors
     ///
-    /// With nothing done: [`FreeError::Foreign`] if the address is in no block of this heap, [`FreeError::AlreadyFree`] if the
-    /// block is one of up to 32 KiB that was freed and not allocated again, and [`FreeError::NotABlock`] for most addresses inside such a block:
-    /// those that are less aligned than all blocks of its size.
+    /// With nothing done: [`FreeError::Foreign`] if the address is in no block of this heap, [`FreeError::AlreadyFree`] if a block of up
+    /// to 32 KiB was freed and not allocated again, and [`FreeError::NotABlock`] for most addresses inside such a block, namely those
+    /// that are less aligned than all blocks of its size.
     ///
     /// # Safety
     ///
-    /// If it is one of this heap's, the block must be live and must not be used afterwards.
+    /// If the block is from this heap, it must be live and must not be used afterwards.
     #[inline]
     pub unsafe fn free(&self, block: NonNull<u8>) -> Result<(), FreeError> {
         // SAFETY: the caller guarantees the block, which lies in a page of that class if there is one.
@@ -238,15 +234,15 @@ impl<W: Whose> Growing<W> {
         }
     }
 
-    /// Returns the layout of the sampled block that lies, or was the last to lie, in the slot of an address; `None` if that is not one of the
-    /// slots'.
+    /// Returns the layout of the current or last sampled block in the slot of an address; `None` if the address is in no slot.
     #[inline]
     fn sampled(&self, block: NonNull<u8>) -> Option<Layout> {
         if W::SAMPLES { sampled::layout_of(block) } else { None }
     }
 
-    /// Returns how many bytes the block at an address has, at least as many as were asked for; `None` if no block is there. Any thread may
-    /// ask, also while others write to the block: nothing in it is read. So a free block of up to 32 KiB has its size as well. O(1).
+    /// Returns how many bytes the block at an address has, at least as many as requested; `None` if no block starts there. Any thread may
+    /// call this, even while others write to the block, because it does not read the block. It therefore also returns the size of a free
+    /// block of up to 32 KiB. O(1).
     pub fn usable_size(&self, block: NonNull<u8>) -> Option<usize> {
         match self.0.shared().entry(block.as_ptr()) {
             NOTHING => {
@@ -261,28 +257,27 @@ impl<W: Whose> Growing<W> {
         }
     }
 
-    /// Returns how many bytes a live block has, like [`Growing::usable_size`]; `None` also for a free one, which is marked.
+    /// Returns how many bytes a live block has, like [`Growing::usable_size`], but `None` for a block that is marked as free.
     ///
     /// # Safety
     ///
-    /// If a block is live at the address, it must be the caller's: other threads must not write to it meanwhile.
+    /// If a live block starts at the address, it must belong to the caller: other threads must not write to it meanwhile.
     #[doc(hidden)]
     pub unsafe fn size_of_own(&self, block: NonNull<u8>) -> Option<usize> {
         let size = self.usable_size(block)?;
-        // A large block has no mark, but may have that of a small block that was there before.
-        // SAFETY: a small block begins there, which is free or the caller's.
+        // A large block has no mark, but may contain the mark of an earlier small block.
+        // SAFETY: a small block begins there, which is free or belongs to the caller.
         let free = self.class_at(block).is_some() && unsafe { Block::is_free(block.cast().as_ptr()) };
         (!free).then_some(size)
     }
 
-    /// Changes the size of a block to at least `size` bytes, in place or by moving it, and returns its new address; null if there is no
-    /// memory to grow, and then the block is as it was. A moved block is aligned to `align`. A small block stays where it is as long as
-    /// it is at most twice as long as asked for.
+    /// Changes the size of a block to at least `size` bytes, in place or by moving it, and returns its new address; null, with the block
+    /// unchanged, if there is no memory to grow. A moved block is aligned to `align`. A small block stays in place as long as it is at
+    /// most twice as long as requested.
     ///
     /// # Safety
     ///
-    /// The block must be a live one of this heap, aligned to `align`. If it moves, it must not be used any more at its old
-    /// address.
+    /// The block must be a live block of this heap, aligned to `align`. If it moves, it must not be used at its old address any more.
     pub unsafe fn change(&self, block: NonNull<u8>, size: usize, align: usize) -> *mut u8 {
         // SAFETY: the caller guarantees the block.
         let changed = unsafe {
@@ -291,19 +286,19 @@ impl<W: Whose> Growing<W> {
             if have <= LARGEST && size <= have && size >= have / 2 {
                 return block.as_ptr();
             }
-            // A block that shrinks may stay.
+            // A block that shrinks may stay in place.
             self.resize(block, have, is_large, (size, align), |_| ())
                 .or_else(|| (self.0.shared().resize_at_last(block, size) || size <= have).then_some(block))
         };
         changed.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// Changes the size of a block of `have` bytes, in place if it `is_large` and stays so, and by moving it otherwise. `done` gets the address
-    /// before the old block becomes free for other requests.
+    /// Changes the size of a block of `have` bytes, in place if it `is_large` and stays large, and by moving it otherwise. `done` gets
+    /// the address before the old block becomes free for other requests.
     ///
     /// # Safety
     ///
-    /// The block must be live and have these bytes. If it moves, it must not be used any more at its old address.
+    /// The block must be live and have these bytes. If it moves, it must not be used at its old address any more.
     unsafe fn resize(
         &self,
         block: NonNull<u8>,
@@ -319,23 +314,23 @@ impl<W: Whose> Growing<W> {
         unsafe { self.0.shared().resize((block, have, is_large), (size, align), allocate, free, done) }
     }
 
-    /// Releases all free memory to the system: that of the calling thread at once, that of the others when they next go to the shared
-    /// pages. Returns the bytes. O(spans + free blocks).
+    /// Releases all free memory to the system, and returns the bytes. Other threads release the blocks that they keep when they next use
+    /// the shared pages. O(spans + free blocks).
     pub fn trim(&self) -> usize {
         self.0.shared().call_for_memory();
         self.0.shared().with(Pages::trim)
     }
 
-    /// Sets how short memory is outside the heap, and returns the bytes that went back to the system. Under pressure all free memory
-    /// goes back at once, as by [`Growing::trim`], and until the pressure ends less of it stays: 2 MiB and a sixteenth of what is in
-    /// use ([`Pressure::Low`]), or 1 MiB ([`Pressure::Critical`]).
+    /// Sets the memory pressure outside the heap, and returns the bytes released to the system. Under pressure the heap releases all free
+    /// memory at once, like [`Growing::trim`], and until the pressure ends it keeps less: 2 MiB plus a sixteenth of the memory in use
+    /// ([`Pressure::Low`]), or 1 MiB ([`Pressure::Critical`]).
     #[doc(hidden)]
     pub fn set_pressure(&self, pressure: Pressure) -> usize {
         self.0.shared().with(|pages| pages.pressure = pressure);
         if pressure == Pressure::Normal { 0 } else { self.trim() }
     }
 
-    /// Returns the statistics of this moment. Blocks in the caches of threads count as used.
+    /// Returns the current statistics. Blocks in the caches of threads count as used.
     pub fn stats(&self) -> GrowingStats {
         self.0.shared().with(|pages| pages.stats())
     }

@@ -1,4 +1,4 @@
-//! Which heap a value of [`Growing`] stands for: that of the process, or one of its own.
+//! Which heap a value of [`Growing`] refers to: the heap of the process, or a separate one.
 
 use super::Growing;
 use super::state::{SHARED, Shared};
@@ -19,7 +19,7 @@ pub(super) trait Whose {
     /// Returns the state of the heap.
     fn shared(&self) -> &'static Shared;
 
-    /// Returns the calling thread's bin of a class, or one that has neither blocks nor room.
+    /// Returns the calling thread's bin of a class, or a bin without blocks and room.
     fn bin(&self, class: usize) -> *mut Bin;
 }
 
@@ -34,30 +34,30 @@ impl Whose for () {
 
     #[inline(always)]
     fn bin(&self, class: usize) -> *mut Bin {
-        // SAFETY: every place has lists, and the class is one.
+        // SAFETY: every place has lists, and the class is valid.
         unsafe { Lists::bin(thread::get(), class) }
     }
 }
 
-/// Marks [`Growing`] as a heap of its own, made by [`Growing::create`], which ends with the value.
+/// Marks a [`Growing`] as a separate heap, which [`Growing::create`] creates and which ends with the value.
 pub struct Own(&'static Record);
 
-/// The state of a heap, which stays for the next one: threads look at it when the heap has ended.
+/// The state of a heap. A later heap reuses it, because threads read it even after the heap has ended.
 struct Record {
     shared: Shared,
-    /// Whether a heap has it.
+    /// Whether a heap uses the record.
     taken: AtomicBool,
-    /// The record that was made before.
+    /// The record that was created before this one.
     next: *const Self,
 }
 
-// SAFETY: the state is shared by threads, and the next record is never written to but by its atomics.
+// SAFETY: the state is `Sync`, and the next record only changes through its atomics.
 unsafe impl Sync for Record {}
 
-/// The record that was made last.
+/// The record that was created last.
 static LAST: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
 
-/// The locks of records, few of which a fork can hold.
+/// The locks that records share, because a fork can hold only a few.
 static LOCKS: [Futex; 8] = [const { Futex::INIT }; 8];
 
 impl Whose for Own {
@@ -71,7 +71,7 @@ impl Whose for Own {
     #[inline(always)]
     fn bin(&self, class: usize) -> *mut Bin {
         let lists = depot::lists();
-        // SAFETY: only this thread accesses its lists, and every place has some; the class is one.
+        // SAFETY: only this thread accesses its lists, and every place has some; the class is valid.
         unsafe {
             let is_own = (*lists).token == self.0.shared.token();
             Lists::bin(if is_own { lists } else { NONE }, class)
@@ -79,10 +79,10 @@ impl Whose for Own {
     }
 }
 
-/// Returns a record that no heap has, made if there is none.
+/// Returns a record that no heap uses, and creates one if necessary.
 fn record() -> &'static Record {
     let mut last = LAST.load(Ordering::Acquire);
-    // SAFETY: records stay for good, and are whole when they are found.
+    // SAFETY: records live forever, and are complete when they are found.
     while let Some(record) = unsafe { last.as_ref() } {
         if !record.taken.swap(true, Ordering::Acquire) {
             return record;
@@ -105,9 +105,8 @@ fn record() -> &'static Record {
 }
 
 impl Growing<Own> {
-    /// Makes a heap of its own, with addresses, limits and statistics of its own. Any thread may use it, and free what another one has
-    /// allocated. When the value is dropped, all memory of the heap goes back to the system at once, whatever is live in it: no block
-    /// has to be freed before.
+    /// Creates a separate heap, with separate addresses, limits and statistics. Any thread may use it, and free blocks that another
+    /// thread has allocated. Dropping the value returns all memory of the heap to the system at once, including live blocks.
     ///
     /// ```
     /// use allotment::{Memory, os::Growing};
@@ -122,10 +121,11 @@ impl Growing<Own> {
     /// drop(heap); // and the block with it
     /// ```
     ///
-    /// A thread keeps free blocks of up to four such heaps and [`Cached`](crate::os::Cached) heaps together, and those of the one that it uses
-    /// first are found fastest. Each heap reserves addresses as the heap of the process does: with more than a thousand heaps at the same time,
-    /// or one on a 32-bit system, set a [`limit`](Growing::limit) before the first request. Making one, a hundred small blocks in it, and
-    /// dropping it takes nine calls of the system, 17 of its pages and about 0.15 ms; what stays for the next heap is a record of a few KiB.
+    /// A thread keeps free blocks of up to four such heaps and [`Cached`](crate::os::Cached) heaps together; the first heap that it uses
+    /// is the fastest. Each heap reserves addresses as the heap of the process does: with more than a thousand heaps at the same time, or
+    /// one on a 32-bit system, set a [`limit`](Growing::limit) before the first request. Creating a heap, allocating a hundred small
+    /// blocks in it, and dropping it takes nine system calls, 17 system pages and about 0.15 ms; a record of a few KiB stays for the next
+    /// heap.
     pub fn create() -> Self {
         let record = record();
         record.shared.begin();
@@ -135,7 +135,7 @@ impl Growing<Own> {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // SAFETY: blocks are used only as long as the heap exists, and this is its only value.
+        // SAFETY: no block may be used after the heap ends, and this is the heap's only value.
         unsafe { self.0.shared.end() };
         self.0.taken.store(false, Ordering::Release);
     }

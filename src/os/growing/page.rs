@@ -10,22 +10,22 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Record of a page of equal small blocks.
 #[repr(C)]
 pub(super) struct Page {
-    /// Offset of the page's first free block from its start in bytes; [`NONE`] if there is none.
+    /// Offset in bytes of the page's first free block; [`NONE`] if there is none.
     pub(super) free: u32,
-    /// Neighbours in the ring of pages of the class that have free blocks, as slots.
+    /// First slots of the neighbours in the ring of the class's pages that have free blocks.
     pub(super) next: u32,
     pub(super) prev: u32,
-    /// Slots of the page.
+    /// Number of slots in the page.
     pub(super) len: u32,
-    /// Blocks of the page that are allocated.
+    /// Number of allocated blocks.
     pub(super) used: u16,
-    /// Blocks of the page that were ever allocated: those behind them were never touched.
+    /// Number of blocks that were ever allocated; the heap never touched the blocks after them.
     pub(super) fresh: u16,
     /// Class of the page's blocks.
     pub(super) class: u8,
-    /// Whether the page is in the ring of its class: it is while it has free blocks.
+    /// Whether the page is in the ring of its class, as it is while it has free blocks.
     pub(super) listed: bool,
-    /// Bit `i`: slot `i` of the page was released to the system, and the blocks that start in it are in no list.
+    /// Bit `i` is set if slot `i` of the page was released to the system and the blocks that start in it are in no list.
     pub(super) hollow: u64,
 }
 
@@ -45,11 +45,11 @@ impl Page {
         }
     }
 
-    /// Makes a block that counts as free already the first one of the list.
+    /// Puts a block that already counts as free at the front of the list.
     ///
     /// # Safety
     ///
-    /// The page must start at `base`. The block must be one of its blocks that is not used any more.
+    /// The page must start at `base`. The block must be in the page, and not used any more.
     #[inline(always)]
     pub(super) unsafe fn push(&mut self, base: *mut u8, block: *mut Block) {
         // SAFETY: the caller guarantees the block.
@@ -57,11 +57,11 @@ impl Page {
         self.free = Self::offset(base, block);
     }
 
-    /// Frees `count` blocks that are linked from the first to the last one.
+    /// Frees `count` blocks that are linked from `first` to `last`.
     ///
     /// # Safety
     ///
-    /// The page must start at `base`. They must be live blocks of it that are not used any more.
+    /// The page must start at `base`. The blocks must be live blocks of the page, and not used any more.
     pub(super) unsafe fn free_run(&mut self, base: *mut u8, first: *mut Block, last: *mut Block, count: u16) {
         // SAFETY: the caller guarantees the blocks.
         unsafe { Block::link(last, self.first(base)) };
@@ -69,21 +69,21 @@ impl Page {
         self.used -= count;
     }
 
-    /// Allocates up to `want` blocks, in the order of their addresses where that costs nothing.
+    /// Allocates up to `want` blocks, in address order where that costs nothing.
     ///
     /// # Safety
     ///
-    /// The page must start at `base`, and be one of `class`.
+    /// The page must start at `base`, and have blocks of `class`.
     pub(super) unsafe fn allocate(&mut self, base: *mut u8, class: usize, want: usize) -> Chain {
         let size = SIZES[class] as usize;
         let (mut chain, mut last) = (Chain::NONE, ptr::null_mut());
-        // SAFETY: free blocks are linked, and nothing else uses those that were never allocated.
+        // SAFETY: free blocks are linked, and nothing else uses blocks that were never allocated.
         unsafe {
             let mut join = |last: *mut Block, block| match last.is_null() {
                 true => chain.first = block,
                 false => Block::link(last, block),
             };
-            // Before any new block: those of a hollow slot may end where the new ones begin.
+            // Use hollow slots before any new block: the free blocks of the last hollow slot end at the first new block.
             while chain.count < want && self.fill(base, size) {
                 let mut block = self.first(base);
                 join(last, block);
@@ -104,7 +104,7 @@ impl Page {
                 Block::link(last, ptr::null_mut());
             }
             if usize::from(self.fresh) == objects(class) {
-                // No block may start in the last hollow slots.
+                // Clear the last hollow slots, in which possibly no block starts.
                 self.fill(base, size);
             }
         }
@@ -117,7 +117,7 @@ impl Page {
         self.free != NONE || usize::from(self.fresh) < objects(class)
     }
 
-    /// Puts the blocks of hollow slots into the list if it is empty, slot by slot. Returns whether there are any in it.
+    /// Puts the blocks of hollow slots into the list, slot by slot, until it is not empty. Returns whether it has any blocks.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! Pages of equal small blocks, and large blocks: what all threads share behind a lock.
+//! Pages of equal small blocks, and large blocks, which all threads share behind a lock.
 
 use super::classes::{SLOT, batch, page_size};
 use super::page::NONE;
@@ -10,8 +10,8 @@ use crate::os::cache::{Block, CLASSES, Chain, SIZES, SMALLEST};
 use crate::region::Region;
 use core::ptr::{self, NonNull};
 
-/// Returns where the first block of a bundle of `class` has the first block of the next bundle, or null: behind its mark, unless it is too
-/// short. A block of two words loses its mark.
+/// Returns where the first block of a bundle of `class` stores the link to the next bundle: after its mark, unless the block is too
+/// short. In a block of two words, the link replaces the mark.
 fn link_of(bundle: *mut Block, class: usize) -> *mut *mut Block {
     let word = if SIZES[class] as usize >= 3 * size_of::<usize>() { 2 } else { 1 };
     bundle.cast::<*mut Block>().wrapping_add(word)
@@ -19,22 +19,22 @@ fn link_of(bundle: *mut Block, class: usize) -> *mut *mut Block {
 
 /// The shared state of a class.
 pub(super) struct Shelf {
-    /// The first page that has free blocks, as its slot, or [`NONE`].
+    /// Slot of the first page that has free blocks, or [`NONE`].
     pub(super) head: u32,
     /// Number of bundles.
     count: u32,
-    /// Whole batches of blocks that a thread gave back, on their way to another one.
+    /// First of the bundles: whole batches of blocks that one thread freed, kept for another.
     bundles: *mut Block,
 }
 
-/// Bytes that a class keeps in bundles.
+/// Maximum number of bytes that a class keeps in bundles.
 const BUNDLED: usize = 128 * 1024;
 
-/// Bytes of free memory that are always left with the process.
+/// Bytes of free memory that the process always keeps.
 pub(super) const SLACK: usize = 1 << 20;
-/// The share of free memory, one part in so many, that goes back before the process has more memory than ever.
+/// The heap purges before the process exceeds its peak if more than one part in this many of its memory is free.
 const SHARE_AT_PEAK: usize = 16;
-/// Spans that are freed between two looks at the clock.
+/// Number of spans freed between two checks of the clock.
 pub(super) const LOOK: u32 = 64;
 
 /// Statistics of a [`Growing`](super::Growing) heap.
@@ -44,34 +44,34 @@ pub struct GrowingStats {
     pub used: usize,
     /// The largest value that `used` has had.
     pub peak: usize,
-    /// Bytes that were committed.
+    /// Bytes committed.
     pub committed: usize,
-    /// Bytes of free memory that the system has not got back, about.
+    /// Bytes of free memory not yet returned to the system, approximately.
     pub dirty: usize,
-    /// Bytes of addresses that were reserved.
+    /// Bytes of addresses reserved.
     pub reserved: usize,
-    /// Bytes that went back to the system, over all.
+    /// Total bytes returned to the system so far.
     pub purged: u64,
 }
 
-/// Pages of small blocks and large blocks, cut from spans.
+/// Pages of small blocks, and large blocks, made of spans.
 pub(super) struct Pages<S> {
     pub(super) spans: Spans<S>,
     pub(super) shelves: [Shelf; CLASSES],
     pub(super) stats: GrowingStats,
-    /// The most bytes to commit, and of addresses to reserve; 0 means the default.
+    /// Maximum number of bytes to commit, and of addresses to reserve; 0 means the default.
     most: usize,
-    /// Spans that are still to be freed before the next look at the clock.
+    /// Number of spans to free before the next check of the clock.
     pub(super) look: u32,
     /// The time of the last purge.
     pub(super) purged_at: u64,
-    /// Slots that the system was asked to provide, from which spans are cut first.
+    /// Slots whose memory the system has provided in advance; spans come from these first.
     pub(super) ready: Ready,
     /// Memory pressure outside the heap.
     pub(super) pressure: Pressure,
 }
 
-// SAFETY: the pointers are to memory that belongs to this value alone.
+// SAFETY: the pointers refer to memory that belongs to this value alone.
 unsafe impl<S> Send for Pages<S> {}
 
 impl<S: System> Pages<S> {
@@ -91,7 +91,7 @@ impl<S: System> Pages<S> {
         self.most = bytes;
     }
 
-    /// Returns the most bytes to commit, and of addresses to reserve.
+    /// Returns the maximum number of bytes to commit, and of addresses to reserve.
     pub(super) fn most(&mut self) -> usize {
         if self.most == 0 {
             self.most = default_reserve::<S>();
@@ -99,14 +99,14 @@ impl<S: System> Pages<S> {
         self.most
     }
 
-    /// Counts bytes that are allocated.
+    /// Counts allocated bytes.
     #[inline(always)]
     pub(super) fn allocated(&mut self, bytes: usize) {
         self.stats.used += bytes;
         self.stats.peak = self.stats.peak.max(self.stats.used);
     }
 
-    /// Puts a page last in the ring of its class, so that it fills with free blocks until its turn comes.
+    /// Puts a page last in the ring of its class, so that it collects free blocks until its turn comes.
     fn enlist(&mut self, slot: usize) {
         // SAFETY: the spans of pages in use are committed.
         unsafe {
@@ -147,7 +147,7 @@ impl<S: System> Pages<S> {
     fn open(&mut self, class: usize) -> Option<usize> {
         let len = page_size(class) / SLOT;
         let slot = self.allocate_span(len, len, false)?.slot;
-        // SAFETY: the span is committed and ours.
+        // SAFETY: the span is committed and belongs to this call.
         unsafe {
             let page = &mut *self.spans.page(slot);
             (page.free, page.len, page.used, page.fresh) = (NONE, len as u32, 0, 0);
@@ -158,8 +158,8 @@ impl<S: System> Pages<S> {
         Some(slot)
     }
 
-    /// Allocates a span like [`Spans::allocate`], from bundles and empty pages as well if memory has run out. If the process has more
-    /// memory than ever then, free memory goes back first, so that the program's peak is not raised by what it does not use.
+    /// Allocates a span like [`Spans::allocate`], also from bundles and empty pages if memory has run out. If the process would then
+    /// exceed its peak, releases free memory, so that unused memory does not raise the peak.
     pub(super) fn allocate_span(&mut self, len: usize, align: usize, zeroed: bool) -> Option<Cut> {
         if let Some(slot) = self.ready.cut(len, align, &mut self.spans) {
             return Some(Cut { slot, dirty: true });
@@ -178,7 +178,7 @@ impl<S: System> Pages<S> {
 
     /// Frees a page without live blocks.
     pub(super) fn close(&mut self, slot: usize) {
-        // SAFETY: the page is in use and listed, and its blocks are not.
+        // SAFETY: the page is in use and listed, and its blocks are not in use.
         unsafe {
             let len = (*self.spans.page(slot)).len as usize;
             self.delist(slot);
@@ -193,9 +193,9 @@ impl<S: System> Pages<S> {
         let shelf = &mut self.shelves[class];
         let first = NonNull::new(shelf.bundles)?.as_ptr();
         shelf.count -= 1;
-        // SAFETY: bundles are free blocks that are linked.
+        // SAFETY: bundles are linked free blocks.
         unsafe {
-            // No word behind the mark stays, by which `Hardened` would see a write.
+            // Clear the word after the mark, which `Hardened` would take for a write after the free.
             shelf.bundles = link_of(first, class).replace(ptr::null_mut());
             if SIZES[class] as usize == SMALLEST {
                 Block::mark_again(first);
@@ -204,8 +204,8 @@ impl<S: System> Pages<S> {
         Some(Chain { first, count: batch(class) })
     }
 
-    /// Allocates up to `want` blocks of `class`, at least one unless memory has run out, or a bundle if there is nothing else but a new page.
-    /// They are in the order of their addresses where that costs nothing.
+    /// Allocates up to `want` blocks of `class`, at least one unless memory has run out, or a bundle if that avoids a new page. They are
+    /// in address order where that costs nothing.
     pub(super) fn allocate(&mut self, class: usize, want: usize) -> Chain {
         let size = SIZES[class] as usize;
         let head = self.shelves[class].head;
@@ -217,11 +217,11 @@ impl<S: System> Pages<S> {
         }
         let slot = if head == NONE { self.open(class) } else { Some(head as usize) };
         let Some(slot) = slot else { return Chain::NONE };
-        // SAFETY: a listed page is in use, and its free blocks are ours.
+        // SAFETY: a listed page is in use, and its free blocks belong to this value.
         let chain = unsafe {
             let page = &mut *self.spans.page(slot);
             if page.hollow != 0 {
-                // Blocks that start in front of a hollow slot may reach into it.
+                // Blocks that start before a hollow slot may extend into it.
                 self.spans.touch(slot, slot + page.len as usize);
             }
             page.allocate(self.spans.address(slot), class, want)
@@ -239,7 +239,7 @@ impl<S: System> Pages<S> {
     ///
     /// # Safety
     ///
-    /// They must be `count` blocks of that class in a list that ends with null, and not be used any more.
+    /// The chain must be a null-terminated list of `count` blocks of that class, which must not be used any more.
     pub(super) unsafe fn free(&mut self, class: usize, chain: Chain) {
         let size = SIZES[class] as usize;
         let shelf = &mut self.shelves[class];
@@ -256,7 +256,7 @@ impl<S: System> Pages<S> {
         unsafe { self.scatter(class, chain.first) };
     }
 
-    /// Frees the blocks of a list in their pages, those that follow each other in the same page at once.
+    /// Frees the blocks of a list in their pages. Consecutive blocks of the same page are freed together.
     ///
     /// # Safety
     ///
@@ -277,7 +277,7 @@ impl<S: System> Pages<S> {
                 if !(*page).listed {
                     self.enlist(slot);
                 }
-                // The last page of a class stays, so that a class that is used a little opens no page each time.
+                // Keep the last page of a class, so that a rarely used class does not open a page each time.
                 if (*page).used == 0 && (*page).next != slot as u32 {
                     self.close(slot);
                     self.age();
@@ -293,19 +293,19 @@ impl<S: System> Pages<S> {
         Some(Region { start, size: self.spans.slots.reserved, zeroed: false })
     }
 
-    /// Returns how many bundles of a class there are, if they are as many as are counted.
+    /// Returns the number of bundles of a class, if it equals the count.
     #[cfg(test)]
     pub(super) fn bundles(&self, class: usize) -> Option<usize> {
         let Shelf { count, bundles, .. } = self.shelves[class];
         let all = std::iter::successors(Some(bundles), |&bundle| {
-            // SAFETY: bundles are free blocks that are linked.
+            // SAFETY: bundles are linked free blocks.
             (!bundle.is_null()).then(|| unsafe { *link_of(bundle, class) })
         });
         let found = all.take_while(|bundle| !bundle.is_null()).count();
         (found == count as usize).then_some(found)
     }
 
-    /// Returns the statistics of this moment.
+    /// Returns the current statistics.
     pub(super) fn stats(&self) -> GrowingStats {
         let (committed, dirty, reserved) =
             (self.spans.slots.committed, self.spans.dirty(), self.spans.slots.reserved);

@@ -1,4 +1,4 @@
-//! Slots that the system has provided before a span takes them.
+//! Slots whose memory the system provides before a span uses them.
 
 use super::classes::SLOT;
 use super::page::Page;
@@ -7,7 +7,7 @@ use super::system::System;
 use core::ptr;
 use core::sync::atomic::AtomicU8;
 
-/// A span in use that later ones are cut from. A live span has no mark of its length, so that its parts are live spans.
+/// A span in use from which later spans are cut. A live span stores no length, so its parts are live spans too.
 pub(super) struct Ready {
     slot: usize,
     end: usize,
@@ -16,7 +16,7 @@ pub(super) struct Ready {
 impl Ready {
     pub(super) const NONE: Self = Self { slot: 0, end: 0 };
 
-    /// Cuts a span of `len` slots aligned to `align` slots, if there are so many. O(1).
+    /// Cuts a span of `len` slots aligned to `align` slots, if there is room. O(1).
     #[inline]
     pub(super) fn cut<S: System>(&mut self, len: usize, align: usize, spans: &mut Spans<S>) -> Option<usize> {
         let slot = self.slot.next_multiple_of(align);
@@ -24,32 +24,32 @@ impl Ready {
             return None;
         }
         if slot > self.slot {
-            // SAFETY: the slots in front are a part of the span, and nothing uses them.
+            // SAFETY: the skipped slots are part of the span, and nothing uses them.
             unsafe { spans.free(self.slot, slot - self.slot) };
         }
         self.slot = slot + len;
         Some(slot)
     }
 
-    /// Returns what is left to the spans. Returns whether there was any.
+    /// Frees the remaining slots. Returns whether there were any.
     pub(super) fn end<S: System>(&mut self, spans: &mut Spans<S>) -> bool {
         let Self { slot, end } = core::mem::replace(self, Self::NONE);
         if slot < end {
-            // SAFETY: the slots are a part of the span, and nothing uses them.
+            // SAFETY: the slots are part of the span, and nothing uses them.
             unsafe { spans.free(slot, end - slot) };
         }
         slot < end
     }
 
-    /// Adds `len` slots from `slot` on to the memory that spans are cut from.
+    /// Provides memory for the `len` slots from `slot` on, and cuts later spans from them.
     ///
     /// # Safety
     ///
-    /// They must be a span in use that nothing else knows of.
+    /// The slots must be a span in use that nothing else uses.
     pub(super) unsafe fn begin<S: System>(&mut self, slot: usize, len: usize, spans: &Spans<S>) {
         *self = Self { slot, end: slot + len };
         let (start, bytes) = (spans.address(slot), len * SLOT);
-        // SAFETY: the span is committed, and so is what stands beside it.
+        // SAFETY: the span is committed, and so are its entries in the tables.
         unsafe {
             if !provide::<S>(start, bytes) {
                 for offset in (0..bytes).step_by(SLOT) {
@@ -64,11 +64,11 @@ impl Ready {
     }
 }
 
-/// Has the system provide memory, with its contents, and returns whether it did.
+/// Makes the system provide memory without changing its contents, and returns whether it did.
 ///
 /// # Safety
 ///
-/// The memory must be committed, as far as the pages of the system that it is in.
+/// All system pages that the memory touches must be committed.
 pub(super) unsafe fn provide<S: System>(start: *mut u8, bytes: usize) -> bool {
     let (page, skipped) = (S::page(), start.addr() % S::page());
     // SAFETY: the caller's contract.

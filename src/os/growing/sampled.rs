@@ -1,13 +1,13 @@
 //! Sampled blocks of the heap of the process, between guard pages.
 //!
-//! No fast path counts or compares for them. The lists of a thread count the requests of each class in the number that has their room anyway
-//! (`cache/lists.rs`), and a free of each class comes to the slow path when that has counted some. If a sample is due then, the list is set aside, so that
-//! the next request comes to the slow path as well, where it gets its block from here. The addresses of slots have a bit that no
-//! address of the heap has, and the look at the low bits of a freed address (`Bin::free`) sees that one, too.
+//! The fast paths do no extra work for them. A thread's lists count the requests of each class in the number that also holds their room
+//! (`cache/lists.rs`), and after some requests a free of the class takes the slow path. If a sample is due then, the slow path sets the
+//! list aside, so that the next request takes the slow path too and gets a sampled block. The addresses of slots have a bit that no
+//! address of the heap has, and the check of a freed address's low bits (`Bin::free`) detects that bit too.
 
 use crate::region::Region;
 
-/// Returns bits that all addresses of a region lack: those that are the same in all of them, and zero.
+/// Returns the high bits that are zero in all addresses of a region.
 pub(super) fn absent_bits(region: Region) -> usize {
     let (first, last) = (region.start.addr().get(), region.start.addr().get() + (region.size - 1));
     let same = usize::MAX.checked_shl(usize::BITS - (first ^ last).leading_zeros()).unwrap_or(0);
@@ -29,21 +29,21 @@ mod imp {
 
     static SLOTS: Slots = Slots::new();
 
-    /// One request in so many, on average; 0 samples none.
+    /// Average number of requests per sample; 0 means no sampling.
     static PERIOD: AtomicU32 = AtomicU32::new(0);
 
-    /// Makes the slots, if there are none yet. Returns whether there are any.
+    /// Creates the slots, if there are none yet. Returns whether there are any.
     pub(in crate::os::growing) fn begin(heap: Region) -> bool {
         fork::protect(&SLOTS.lock);
         SLOTS.make(|| place(heap))
     }
 
-    /// Sets how many requests there are to a sampled one.
+    /// Sets the average number of requests per sample.
     pub(in crate::os::growing) fn set_period(period: u32) {
         PERIOD.store(period.min(BUSY as u32 / 4), Ordering::Relaxed);
     }
 
-    /// Finds addresses for the slots that all have a bit which those of the heap lack.
+    /// Finds addresses for the slots with a bit set that is zero in all addresses of the heap.
     fn place(heap: Region) -> Option<NonNull<u8>> {
         let (first, bits) = (heap.start.addr().get(), absent_bits(heap));
         for bit in (BYTES.ilog2() + 1..usize::BITS.min(48)).rev().map(|shift| 1 << shift) {
@@ -52,17 +52,17 @@ mod imp {
             }
             let Some(slots) = map(ptr::without_provenance_mut(first | bit), BYTES) else { continue };
             let address = slots.addr().get();
-            // Not where the bit changes.
+            // Reject a range in which the bit changes.
             if address & bit != 0 && address % bit < bit - BYTES {
                 return Some(slots);
             }
-            // SAFETY: the addresses were just mapped, and nothing knows of them.
+            // SAFETY: the addresses were just mapped, and nothing uses them.
             let _ = unsafe { rustix::mm::munmap(slots.as_ptr().cast(), BYTES) };
         }
         None
     }
 
-    /// More requests than are left before any sample: a thread has more while it takes one.
+    /// A number above the requests that remain before any sample. A thread has a larger number while it allocates a sampled block.
     const BUSY: i32 = i32::MAX / 2;
 
     /// Returns whether requests are sampled.
@@ -71,13 +71,13 @@ mod imp {
         PERIOD.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the layout of the block in the slot of an address; `None` if that is not one of the slots'.
+    /// Returns the layout of the block in the slot of an address; `None` if the address is in no slot.
     #[inline(always)]
     pub(in crate::os::growing) fn layout_of(block: NonNull<u8>) -> Option<Layout> {
         SLOTS.layout_of(block)
     }
 
-    /// Returns the layout that a slot has for one: of a byte at least, so that its block starts there.
+    /// Returns `layout` with a size of at least one byte, so that the block starts in its slot.
     fn slot_layout(layout: Layout) -> Layout {
         Layout::from_size_align(layout.size().max(1), layout.align()).unwrap_or(layout)
     }
@@ -99,7 +99,7 @@ mod imp {
         unsafe { (*lists).source.is_some() }.then_some(lists)
     }
 
-    /// Allocates a block in a slot, if one is due in this thread, there is one left, and the block fits.
+    /// Allocates a block in a slot, if a sample is due in this thread, a slot is free, and the block fits.
     #[cold]
     pub(in crate::os::growing) fn allocate(size: usize, align: usize) -> Option<NonNull<u8>> {
         let (lists, period) = (lists()?, PERIOD.load(Ordering::Relaxed));
@@ -109,20 +109,20 @@ mod imp {
         if (1..=most).contains(&left.into()) || left > BUSY || period == 0 || size > PAGE || align > PAGE {
             return None;
         }
-        // Calls from here may allocate: such requests are not sampled.
+        // The calls below may allocate: do not sample those requests.
         // SAFETY: as above.
         unsafe { (*lists).left = i32::MAX };
-        // A thread that has just begun to count samples its next one.
+        // A thread that has only now begun to count does not sample this request.
         let is_due = left <= 0 && left > i32::MIN;
         let block = if is_due { SLOTS.allocate(layout) } else { None };
-        // Requests that were counted too late count for the next sample.
+        // Requests counted past the due sample count towards the next one.
         let late = if is_due { i64::from(left).max(-most) } else { 0 };
         // SAFETY: as above.
         unsafe { (*lists).left = (late + i64::from(distance(period)) + 1) as i32 };
         block
     }
 
-    /// Frees a block in a slot, or returns why not, after a report that names the block.
+    /// Frees a block in a slot, or returns the error after a report that names the block.
     pub(in crate::os::growing) fn free(block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         SLOTS.free(block, slot_layout(layout))
     }

@@ -1,4 +1,4 @@
-//! Spans: whole slots of a reserved range of addresses, committed as they are needed.
+//! Spans: whole slots of a reserved address range, committed as needed.
 
 use super::classes::{LARGEST_PAGE, SLOT};
 use super::ground::{GRAIN, Ground, Range};
@@ -9,30 +9,30 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// The map's entry for a slot that starts no large block and is in no page.
+/// The map's entry for a slot that is in no page and starts no large block.
 pub(super) const NOTHING: u8 = 0;
 /// The map's entry for the first slot of a large block. Every other number is the class of the slot's page, plus 1.
 pub(super) const WHOLE: u8 = u8::MAX;
 
-/// Bytes that are committed first.
+/// Bytes to commit first.
 const FIRST: usize = 4 << 20;
-/// The most bytes that are committed ahead of need.
+/// Maximum number of bytes to commit ahead of need.
 const AHEAD: usize = 1 << 30;
-/// Fewest addresses that make a heap.
+/// Minimum size of a heap's address range in bytes.
 const LEAST: usize = 1 << 20;
-/// Addresses that are reserved at least, if the system has them: 64 GiB, or a quarter of a smaller address space.
+/// Minimum size of the reserved range in bytes, if the system has the addresses: 64 GiB, or a quarter of a smaller address space.
 const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
 
-/// Spans of slots, in one reserved range of addresses that is committed as needed.
+/// Spans of slots in one reserved address range, committed as needed.
 ///
 /// ```text
 ///  reserved   | slots .................. | spans .. | map .. | touched .. | bounds .. | image .. |
 ///  committed  | used | free | used |      one entry for each slot
 /// ```
 ///
-/// Free spans are found by TLSF. Its links are in an image of the slots, 16 bytes for each, so free slots are not touched, and all of
-/// them can go back to the system. Beside the slots stand, for each of them, the span that it starts, a byte for its contents, and a bit
-/// that is set if it was written to since the system provided it: what was not is zero, and costs nothing.
+/// TLSF finds free spans. Its links are in an image of the slots, 16 bytes for each, so the heap does not touch free slots, and all of
+/// them can return to the system. Tables beside the slots hold, for each slot, the span that it starts, a byte for its contents, and a
+/// bit that is set if it was written to since the system provided it: other slots are zero, and cost nothing.
 pub(super) struct Spans<S> {
     index: Image,
     pub(super) slots: Range,
@@ -40,28 +40,28 @@ pub(super) struct Spans<S> {
     pub(super) map: Range,
     bits: Range,
     ground: Ground,
-    /// Slots of free spans that the system has not got back, about.
+    /// Number of slots in free spans not yet returned to the system, approximately.
     dirty: usize,
-    /// Slots that the system refused when they were last offered.
+    /// Number of slots that the system refused at the last purge.
     refused: usize,
-    /// Slots that were written to since the system gave them: the memory that the process has.
+    /// Number of slots written to since the system provided them: the memory of the process.
     footprint: usize,
-    /// The most slots that `footprint` has been at when a span was taken.
+    /// The largest `footprint` after the allocation of a span.
     highest: usize,
-    /// Blocks moved without copying. Each costs the kernel a mapping or two, of which there are not many.
+    /// Number of blocks moved without copying. Each costs the kernel a mapping or two, and their number is limited.
     shifted: usize,
-    /// All that is reserved.
+    /// Start and bytes of the whole reservation.
     whole: (*mut u8, usize),
     system: PhantomData<S>,
 }
 
-/// Blocks that may be moved without copying: a quarter of the mappings that Linux allows.
+/// Maximum number of blocks to move without copying, which may take a quarter of the mappings that Linux allows.
 const SHIFTS: usize = 8192;
 
-/// A span that was allocated.
+/// An allocated span.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
-    /// Its first slot.
+    /// First slot of the span.
     pub(super) slot: usize,
     /// Whether the span may have nonzero bytes.
     pub(super) dirty: bool,
@@ -84,8 +84,8 @@ impl<S: System> Spans<S> {
         system: PhantomData,
     };
 
-    /// Returns the bytes of the tables for `bytes` bytes of slots: spans, map, bits, boundary bits and image. The image starts somewhere
-    /// in a grain.
+    /// Returns the bytes of the tables for `bytes` bytes of slots: spans, map, bits, boundary bits and image. The image may start
+    /// anywhere in its first grain.
     const fn tables(bytes: usize) -> [usize; 5] {
         let slots = bytes / SLOT;
         [
@@ -98,11 +98,11 @@ impl<S: System> Spans<S> {
     }
 
     fn reserve(&mut self, most: usize) -> Option<()> {
-        // Pages are aligned to their sizes, in address and as slots.
+        // Pages are aligned to their sizes, both as addresses and as slots.
         let cycle = |bytes: usize| (bytes / SLOT * IMAGE).next_power_of_two();
         let total =
             |bytes: usize| bytes + Self::tables(bytes).iter().sum::<usize>() + cycle(bytes) + LARGEST_PAGE;
-        // More than three quarters of all addresses are never to be had, and what stands beside them must not overflow.
+        // No system provides more than three quarters of all addresses, and the size with the tables must not overflow.
         let longest = (MOST / 2).saturating_mul(SLOT).min(usize::MAX / 4 * 3);
         let most = most.clamp(LEAST, longest);
         let wanted = most & !(GRAIN - 1);
@@ -112,7 +112,7 @@ impl<S: System> Spans<S> {
                 if bytes == wanted {
                     break base;
                 }
-                // Addresses are limited: a quarter of them is left to stacks, libraries and files.
+                // Addresses are limited: leave a quarter of them to stacks, libraries and files.
                 // SAFETY: the range was just reserved.
                 unsafe { S::release(base, total(bytes)) };
                 bytes = (bytes / 4 * 3) & !(GRAIN - 1);
@@ -151,8 +151,8 @@ impl<S: System> Spans<S> {
         Some(())
     }
 
-    /// Commits memory for a span of `len` slots aligned to `align` slots, free slots in front of it included; or the memory that is left,
-    /// if that may do. Returns whether there is more now.
+    /// Commits memory for a span of `len` slots aligned to `align` slots, or all remaining memory if that may suffice together with free
+    /// slots before it. Returns whether it has committed any.
     #[cold]
     pub(super) fn grow(&mut self, len: usize, align: usize, most: usize) -> bool {
         if self.slots.reserved == 0 && self.reserve(most).is_none() {
@@ -166,11 +166,11 @@ impl<S: System> Spans<S> {
         }
         let need = least * SLOT;
         let ahead = have.clamp(FIRST, AHEAD);
-        // If the system refuses to commit ahead, it may still have what is needed.
+        // If the system refuses to commit ahead, it may still have enough for the need.
         [need.max(ahead), need].into_iter().any(|step| self.grow_by(step.next_multiple_of(GRAIN).min(left)))
     }
 
-    /// Returns how many bytes of slots may be committed now: those reserved, unless the limits have become lower since.
+    /// Returns how many bytes of slots the heap may commit now: all reserved bytes, unless a limit has since become lower.
     fn bound(&self, most: usize) -> usize {
         let space = S::address_space();
         let slots = space - Self::tables(space).iter().sum::<usize>().min(space);
@@ -188,7 +188,7 @@ impl<S: System> Spans<S> {
             && self.index.granules.commit::<S>(image)
             && self.slots.commit::<S>(to);
         if committed {
-            // SAFETY: all of it is committed, and the system's memory is zero.
+            // SAFETY: all of it is committed, and fresh memory from the system is zero.
             unsafe { self.index.lengthen(to / SLOT) };
         }
         committed
@@ -200,13 +200,13 @@ impl<S: System> Spans<S> {
         self.slots.base.wrapping_add(slot * SLOT)
     }
 
-    /// Returns the slot of an address of the range.
+    /// Returns the slot of an address in the range.
     #[inline(always)]
     pub(super) fn slot(&self, address: *mut u8) -> usize {
         (address.addr() - self.slots.base.addr()) / SLOT
     }
 
-    /// Returns the slot of an address if that slot is committed.
+    /// Returns the slot of an address, if it is committed.
     pub(super) fn slot_checked(&self, address: *mut u8) -> Option<usize> {
         let offset = address.addr().wrapping_sub(self.slots.base.addr());
         (offset < self.slots.committed).then_some(offset / SLOT)
@@ -218,8 +218,8 @@ impl<S: System> Spans<S> {
         self.table.base.cast::<Page>().wrapping_add(slot)
     }
 
-    /// Returns where the length of the large block that starts at `slot` is, which must be committed: in the image, which nothing else
-    /// uses at a span in use.
+    /// Returns the place of the length of the large block that starts at `slot`, which must be committed: in the image, which only free
+    /// spans use otherwise.
     #[inline(always)]
     pub(super) fn length(&self, slot: usize) -> *mut u32 {
         self.index.granule(slot).cast()
@@ -228,7 +228,7 @@ impl<S: System> Spans<S> {
     /// Returns the map's entry of `slot`, which must be committed. Threads read it without the lock.
     #[inline(always)]
     pub(super) fn entry(&self, slot: usize) -> &AtomicU8 {
-        // SAFETY: entries of committed slots are committed, and accessed in this way only.
+        // SAFETY: entries of committed slots are committed, and accessed only atomically.
         unsafe { AtomicU8::from_ptr(self.map.base.wrapping_add(slot)) }
     }
 
@@ -237,8 +237,8 @@ impl<S: System> Spans<S> {
         (slot..slot + len).for_each(|slot| self.entry(slot).store(value, Ordering::Relaxed));
     }
 
-    /// Allocates a span of `len` slots aligned to `align` slots, a power of two. If it is to be zeroed, and few of its slots were written
-    /// to before, these are cleared. O(1) but for growth and the bits of the slots.
+    /// Allocates a span of `len` slots aligned to `align` slots, a power of two. With `zeroed`, clears the slots that were written to
+    /// before, if they are few. O(1) except for growth and the bits of the slots.
     pub(super) fn allocate(&mut self, len: usize, align: usize, most: usize, zeroed: bool) -> Option<Cut> {
         let slot = match self.index.allocate(len, align) {
             Some(slot) => slot,
@@ -267,7 +267,7 @@ impl<S: System> Spans<S> {
     ///
     /// # Safety
     ///
-    /// It must have come from [`Spans::allocate`] with this length and not be used any more.
+    /// The span must have come from [`Spans::allocate`] with this length, and must not be used any more.
     pub(super) unsafe fn free(&mut self, slot: usize, len: usize) {
         // SAFETY: the caller guarantees a span of that length.
         unsafe { self.index.free(slot, len) };
@@ -294,11 +294,12 @@ impl<S: System> Spans<S> {
         true
     }
 
-    /// Moves the first `len` slots of a span to another one without copying, and returns what became of them.
+    /// Moves the first `len` slots of a span to another span without copying, and returns the outcome.
     ///
     /// # Safety
     ///
-    /// Both spans must be in use, apart, and at least `len` slots long. The other one must stay in use for good if it is [`Shift::Lost`].
+    /// Both spans must be in use, disjoint, and at least `len` slots long. If the outcome is [`Shift::Lost`], the target must stay in use
+    /// forever.
     pub(super) unsafe fn shift(&mut self, from: usize, to: usize, len: usize) -> Shift {
         let (start, target, bytes) = (self.address(from), self.address(to), len * SLOT);
         let page = S::page();
@@ -310,17 +311,17 @@ impl<S: System> Spans<S> {
         match shift {
             Shift::Moved => self.shifted += 1,
             Shift::Refused => {}
-            // One such place is enough.
+            // After one lost target, move nothing any more.
             Shift::Lost => self.shifted = usize::MAX,
         }
         shift
     }
 
-    /// Releases everything to the system, unless others may have a part of the addresses now.
+    /// Releases everything to the system, unless other code may own a part of the addresses now.
     ///
     /// # Safety
     ///
-    /// Nothing may use the memory any more, nor the spans.
+    /// Nothing may use the memory or the spans any more.
     pub(super) unsafe fn release(&mut self) {
         let (start, bytes) = self.whole;
         if let Some(start) = NonNull::new(start).filter(|_| self.shifted < usize::MAX) {
@@ -340,7 +341,7 @@ impl<S: System> Spans<S> {
             let skipped = start.addr().next_multiple_of(page) - start.addr();
             let whole = bytes.saturating_sub(skipped) / page * page;
             if whole > 0 {
-                // SAFETY: the bytes are in a table of committed slots, and nothing reads them before they are written again.
+                // SAFETY: the bytes are in a table of committed slots, and nothing reads them before the next write.
                 unsafe { S::purge(start.wrapping_add(skipped), whole) };
             }
         };
@@ -351,7 +352,7 @@ impl<S: System> Spans<S> {
             slots += touched;
             refused += ground.touched(slot, slot + len);
             if !purged.is_empty() {
-                // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
+                // A free span needs no records of its slots, has zeros in the map, and uses only the ends of its image.
                 idle(spans.wrapping_add(slot).cast(), len * size_of::<Page>());
                 idle(image.wrapping_add((slot + 1) * IMAGE), len.saturating_sub(2) * IMAGE);
                 idle(map.wrapping_add(slot), len);
@@ -362,15 +363,15 @@ impl<S: System> Spans<S> {
         slots * SLOT
     }
 
-    /// Releases the memory of slots that nothing uses to the system, where they fill its pages. Returns the first slot that was released,
-    /// and one past the last; the same number twice if none was.
+    /// Releases the memory of unused slots to the system, as far as they fill whole pages. Returns the first released slot and the slot
+    /// after the last; the same slot twice if it released none.
     pub(super) fn purge_slots(&mut self, from: usize, end: usize) -> (usize, usize) {
         let (purged, touched) = self.ground.purge::<S>(from, end, S::page());
         self.footprint = self.footprint.saturating_sub(touched);
         (purged.start, purged.end)
     }
 
-    /// Notes that slots of a span in use are written to again.
+    /// Marks slots of a span in use as written to again.
     pub(super) fn touch(&mut self, from: usize, end: usize) {
         self.footprint += self.ground.mark(from, end);
     }
@@ -380,8 +381,8 @@ impl<S: System> Spans<S> {
         self.index.largest() * SLOT
     }
 
-    /// Returns whether the process has more memory than ever before, of which more than one part in `share`, and more than
-    /// `least` bytes, are free spans. Purging these now keeps its peak lower.
+    /// Returns whether the process has more memory than ever before, with more than one part in `share` of it, and more than `least`
+    /// bytes, in free spans. Purging these now keeps the peak lower.
     #[inline]
     pub(super) fn is_wasteful_peak(&mut self, share: usize, least: usize) -> bool {
         if self.footprint <= self.highest {
@@ -394,7 +395,7 @@ impl<S: System> Spans<S> {
         is_wasteful
     }
 
-    /// Returns whether `footprint` is what the bits say.
+    /// Returns whether `footprint` agrees with the bits.
     #[cfg(test)]
     pub(super) fn has_exact_footprint(&self) -> bool {
         self.footprint == self.ground.touched(0, self.slots.committed / SLOT)
@@ -406,12 +407,13 @@ impl<S: System> Spans<S> {
         self.dirty = self.dirty.saturating_sub(len);
     }
 
-    /// Returns the bytes of free spans that the system has not got back, about.
+    /// Returns the bytes of free spans not yet returned to the system, approximately.
     pub(super) fn dirty(&self) -> usize {
         self.dirty * SLOT
     }
 
-    /// Returns the bytes of free spans that the system may take back, about: without what it refused last time.
+    /// Returns the bytes of free spans that a purge may return to the system, approximately: without those that the system refused last
+    /// time.
     pub(super) fn offered(&self) -> usize {
         self.dirty.saturating_sub(self.refused) * SLOT
     }

@@ -1,4 +1,4 @@
-//! State that all threads share, behind one lock: pages, from which the caches of threads are refilled, and large blocks.
+//! State that all threads share behind one lock: pages, which refill the threads' caches, and large blocks.
 
 use super::classes::{SLOT, batch, low_bits, objects, page_size};
 use super::pages::Pages;
@@ -16,21 +16,21 @@ use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-/// State of a heap that all threads share.
+/// State of a heap, which all threads share.
 pub(super) struct Shared {
     lock: &'static Futex,
     pages: UnsafeCell<Pages<Host>>,
-    /// The first slot; null at first.
+    /// Address of the first slot; null at first.
     pub(super) base: AtomicPtr<u8>,
     /// Bytes of all committed slots.
     bytes: AtomicUsize,
-    /// One byte per slot.
+    /// The map, one byte per slot.
     map: AtomicPtr<u8>,
-    /// The token of the last call for memory: a thread whose lists have another one frees what they hold.
+    /// The token of the last call for memory. A thread whose lists have another token flushes them.
     call: AtomicUsize,
-    /// The heap's first token: lists with an earlier one have blocks of a heap that has ended.
+    /// The heap's first token. Lists with an earlier token hold blocks of a heap that has ended.
     first: AtomicUsize,
-    /// Where threads find their lists.
+    /// The place where threads find their lists.
     place: &'static Place,
 }
 
@@ -58,36 +58,36 @@ impl Shared {
         }
     }
 
-    /// Begins a heap whose state this is, after another one has ended.
+    /// Begins a heap with this state, after an earlier heap with it has ended.
     pub(super) fn begin(&self) {
         let token = cache::new_token();
         self.first.store(token, Ordering::Relaxed);
         self.call.store(token, Ordering::Relaxed);
     }
 
-    /// Ends the heap: all its memory goes back to the system, and no thread touches a block that it keeps.
+    /// Ends the heap: returns all its memory to the system, and makes the threads discard the blocks that they keep.
     ///
     /// # Safety
     ///
-    /// No block of the heap may be used any more, and no thread but this one may use the heap.
+    /// No block of the heap may be used any more, and no other thread may use the heap.
     pub(super) unsafe fn end(&self) {
         let mut pages = self.with(|pages| {
-            // Threads that free what their lists hold look at it under the lock.
+            // Threads that flush their lists check `first` under the lock.
             self.first.store(cache::new_token(), Ordering::Relaxed);
             core::mem::replace(pages, Pages::EMPTY)
         });
-        // SAFETY: nothing finds the memory any more.
+        // SAFETY: nothing can reach the memory any more.
         unsafe { pages.spans.release() };
     }
 
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Pages<Host>) -> T) -> T {
         if self.base.load(Ordering::Relaxed).is_null() {
-            // Children of a fork find the heap whole. Registering that may allocate and come back here.
+            // Keep the heap consistent in children of a fork. Registering this may allocate and come back here.
             #[cfg(unix)]
             fork::protect(self.lock);
         }
         self.lock.with(|| {
-            // SAFETY: the lock excludes all others, and nothing that runs under it allocates.
+            // SAFETY: the lock excludes all other callers, and nothing that runs under it allocates.
             let pages = unsafe { &mut *self.pages.get() };
             let result = f(pages);
             if pages.spans.slots.committed != self.bytes.load(Ordering::Relaxed) {
@@ -97,21 +97,21 @@ impl Shared {
         })
     }
 
-    /// Returns what the map says of an address.
+    /// Returns the map's entry for an address.
     #[inline(always)]
     pub(super) fn entry(&self, block: *mut u8) -> u8 {
-        // A block's address comes from a thread that saw the tables' addresses, or set them.
+        // A block's address comes from a thread that has set the tables' addresses or seen them.
         let offset = block.addr().wrapping_sub(self.base.load(Ordering::Relaxed).addr());
         if offset >= self.bytes.load(Ordering::Relaxed) {
             return NOTHING;
         }
-        // SAFETY: the map has a byte for every committed slot, of which all accesses are atomic.
+        // SAFETY: the map has a byte for every committed slot, and all accesses to it are atomic.
         unsafe {
             AtomicU8::from_ptr(self.map.load(Ordering::Relaxed).add(offset / SLOT)).load(Ordering::Relaxed)
         }
     }
 
-    /// Publishes how far memory is committed, before a block there is allocated.
+    /// Publishes the addresses of committed memory, before the first block there is allocated.
     #[cold]
     fn publish(&self, spans: &Spans<Host>) {
         self.map.store(spans.map.base, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Shared {
     }
 }
 
-/// Returns the class of a thread's lists.
+/// Returns the class of the memory for a thread's lists.
 fn class_of_lists() -> Option<usize> {
     class_of(size_of::<Lists>(), align_of::<Lists>())
 }
@@ -135,7 +135,7 @@ impl Source for Shared {
     }
 
     fn has(&self, token: usize) -> bool {
-        // Numbers begin again after the largest one.
+        // Tokens wrap around.
         token.wrapping_sub(self.first.load(Ordering::Relaxed)) <= usize::MAX / 2
     }
 
@@ -144,8 +144,8 @@ impl Source for Shared {
     }
 
     fn masks(&self) -> [usize; CLASSES] {
-        // Sampled blocks lie elsewhere, so that a free tells them apart. Heaps made at run time have none, and the lists that one leaves
-        // satisfy the next one, at other addresses.
+        // Sampled blocks differ in these bits, so that a free can distinguish them. Heaps created at run time have no sampled blocks, and
+        // a later heap, at other addresses, may reuse their lists.
         let region = if ptr::eq(self, &SHARED) { self.with(|pages| pages.region()) } else { None };
         let far = region.map_or(0, sampled::absent_bits);
         core::array::from_fn(|class| low_bits(class) | far)
@@ -188,21 +188,21 @@ impl Source for Shared {
     }
 
     fn allocate_lists(&'static self) -> Option<NonNull<Lists>> {
-        // The thread has no lists now, so that this takes one block from the pages.
+        // The thread has no lists now, so this allocates one block from the pages.
         Some(cache::allocate_slow(self, class_of_lists()?)?.cast())
     }
 
     unsafe fn free_lists(&self, lists: NonNull<Lists>) {
         if let Some(class) = class_of_lists() {
             Host::forget(lists.as_ptr().cast(), SMALLEST);
-            // SAFETY: the lists are a block of this heap, which the caller does not use any more.
+            // SAFETY: the lists are a block of this heap, and the caller does not use them any more.
             unsafe { self.free(class, Chain::one(lists.as_ptr().cast())) }
         }
     }
 }
 
 impl Shared {
-    /// Makes a request of the pages, and once more after all threads were asked for memory if it failed.
+    /// Makes a request to the pages, and if it fails, repeats it after asking all threads to flush their lists.
     fn insist<T>(&'static self, mut request: impl FnMut(&mut Pages<Host>) -> Option<T>) -> Option<T> {
         self.with(&mut request).or_else(|| {
             self.call_for_memory();
@@ -210,16 +210,16 @@ impl Shared {
         })
     }
 
-    /// Returns whether a small block can begin at an address in a page of a class, live or free.
+    /// Returns whether a small block, live or free, can begin at an address in a page of a class.
     pub(super) fn is_start(&self, block: NonNull<u8>, class: usize) -> bool {
-        // Pages lie at multiples of their size, and a division of 32 bits takes less time.
+        // Pages are aligned to their size, and a 32-bit division is faster.
         let base = self.base.load(Ordering::Relaxed).addr();
         let offset = ((block.addr().get() - base) % page_size(class)) as u32;
         let size = u32::from(SIZES[class]);
         offset % size == 0 && offset / size < objects(class) as u32
     }
 
-    /// Allocates a large block. Returns it, and whether it may have bytes that are not zero.
+    /// Allocates a large block. Returns it, and whether it may have nonzero bytes.
     #[inline(never)]
     pub(super) fn allocate_large(
         &'static self,
@@ -227,19 +227,20 @@ impl Shared {
         align: usize,
         zeroed: bool,
     ) -> Option<(NonNull<u8>, bool)> {
-        // An alignment of 2 to the power 63 or 31 is a power of two too.
+        // The largest power of two, 2^63 or 2^31, is no valid alignment either.
         if size > isize::MAX as usize || align > isize::MAX as usize || !align.is_power_of_two() {
             return None;
         }
         self.insist(|pages| pages.allocate_large(size, align, zeroed))
     }
 
-    /// Changes the size of a block of `have` bytes: in place or by moving its memory without copying if it `is_large` and stays so, otherwise by
-    /// copying. `allocate` allocates the new block and `free` frees the old one; `done` gets the address before the old block becomes free for other requests.
+    /// Changes the size of a block of `have` bytes: in place or by moving its memory without copying if it `is_large` and stays large,
+    /// otherwise by copying. `allocate` allocates the new block and `free` frees the old block; `done` gets the address before the old
+    /// block becomes free for other requests.
     ///
     /// # Safety
     ///
-    /// The block must be live and have these bytes. If it moves, it must not be used any more at its old address.
+    /// The block must be live and have these bytes. If it moves, it must not be used at its old address any more.
     pub(super) unsafe fn resize(
         &self,
         (block, have, is_large): (NonNull<u8>, usize, bool),
@@ -277,11 +278,11 @@ impl Shared {
         }
     }
 
-    /// Changes the size of a block that stays a large one, in place, when no other place was found for it. Returns whether that was possible.
+    /// Resizes a large block in place, as the last resort when it cannot move. Returns whether that was possible.
     ///
     /// # Safety
     ///
-    /// A large block that starts there must be live; bytes that are cut off must not be used any more.
+    /// If a large block starts there, it must be live; bytes that are cut off must not be used any more.
     pub(super) unsafe fn resize_at_last(&self, block: NonNull<u8>, size: usize) -> bool {
         // SAFETY: the caller's contract.
         size <= isize::MAX as usize && self.with(|pages| unsafe { pages.resize_at_last(block, size) })
@@ -291,14 +292,14 @@ impl Shared {
     ///
     /// # Safety
     ///
-    /// If one starts there, it must be live and not be used any more.
+    /// If a large block starts there, it must be live, and must not be used any more.
     #[inline(never)]
     pub(super) unsafe fn free_large(&self, block: NonNull<u8>) -> bool {
         // SAFETY: the caller's contract.
         self.with(|pages| unsafe { pages.free_large(block) })
     }
 
-    /// Asks all threads to free what their lists hold, and frees what those of this thread do.
+    /// Asks all threads to flush their lists, and flushes those of this thread.
     #[cold]
     pub(super) fn call_for_memory(&'static self) {
         self.call.store(cache::new_token(), Ordering::Relaxed);

@@ -5,23 +5,23 @@ use core::sync::atomic::AtomicUsize;
 
 /// Outcome of a move without copying.
 #[derive(Clone, Copy, PartialEq, Eq)]
-// Other systems move nothing.
+// Only Linux moves memory.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(super) enum Shift {
     /// The memory is at its new place.
     Moved,
-    /// It is where it was.
+    /// The memory is unmoved.
     Refused,
-    /// It is where it was, and the place that it should move to may belong to others.
+    /// The memory is unmoved, and the target addresses may belong to other code.
     Lost,
 }
 
-/// Address ranges of the operating system.
+/// Address ranges from the operating system.
 ///
 /// # Safety
 ///
-/// A reserved range must be this program's alone, and committed memory must be valid for reads and writes, and zero
-/// until it is written to.
+/// A reserved range must belong to this program alone, and committed memory must be valid for reads and writes, and zero until it is
+/// written to.
 pub(super) unsafe trait System {
     /// Reserves `bytes` bytes of addresses without memory, aligned to a page of the system.
     fn reserve(bytes: usize) -> Option<NonNull<u8>>;
@@ -49,19 +49,19 @@ pub(super) unsafe trait System {
     /// The range must be committed, and its contents must not be needed any more.
     unsafe fn purge(start: *mut u8, bytes: usize) -> bool;
 
-    /// Moves the memory at `from` to `to` without copying, and returns the outcome. `from` reads as zero after a move. All are
+    /// Moves the memory at `from` to `to` without copying, and returns the outcome. `from` reads as zero after a move. All arguments are
     /// multiples of [`System::page`].
     ///
     /// # Safety
     ///
-    /// Both ranges must be committed and must not overlap, and the contents of `to` must not be needed any more. `to` must not be used
-    /// again if it is [`Shift::Lost`].
+    /// Both ranges must be committed and must not overlap, and the contents of `to` must not be needed any more. If the outcome is
+    /// [`Shift::Lost`], `to` must not be used again.
     unsafe fn shift(_from: *mut u8, _to: *mut u8, _bytes: usize) -> Shift {
         Shift::Refused
     }
 
-    /// Has the system provide the pages of committed memory at once, with their contents. Returns whether it did. Both are multiples of
-    /// [`System::page`].
+    /// Makes the system provide the pages of committed memory at once, without changing their contents. Returns whether it did. `start`
+    /// and `bytes` are multiples of [`System::page`].
     ///
     /// # Safety
     ///
@@ -70,36 +70,36 @@ pub(super) unsafe trait System {
         false
     }
 
-    /// Returns the bytes of a page of the system.
+    /// Returns the bytes of a system page.
     fn page() -> usize;
 
-    /// Returns the granularity of a release to the system, in bytes: a page, or more while larger ones are asked for.
+    /// Returns the granularity of purges in bytes: a page, or a huge page while the heap uses those.
     fn unit() -> usize {
         Self::page()
     }
 
-    /// Returns the bytes of the machine's memory; 0 if the system does not tell.
+    /// Returns the bytes of the machine's memory; 0 if unknown.
     fn memory() -> u64 {
         0
     }
 
-    /// Returns the bytes of addresses that the process may have now; `usize::MAX` if there is no limit, or none that the heap has to keep
-    /// itself.
+    /// Returns the bytes of addresses that the process may have now; `usize::MAX` if there is no limit, or if the system enforces the
+    /// limit itself.
     fn address_space() -> usize {
         usize::MAX
     }
 
-    /// Milliseconds of a clock that never goes back; a coarse one will do.
+    /// Returns the milliseconds of a clock that never goes back. A coarse clock is enough.
     fn now() -> u64;
 
-    /// Notes that memory of free blocks is about to have other contents.
+    /// Resets the records of free blocks whose memory is about to have other contents.
     fn forget(_start: *mut u8, _bytes: usize) {}
 }
 
-/// Bytes of the largest pages of systems.
+/// Bytes of the largest page on any system.
 pub(super) const LARGEST_PAGE: usize = 64 * 1024;
 
-/// Bytes of a huge page while the heap asks for these; else 0.
+/// Bytes of a huge page while the heap uses huge pages; otherwise 0.
 pub(super) static UNIT: AtomicUsize = AtomicUsize::new(0);
 
 /// The operating system that the program runs on.
@@ -114,11 +114,11 @@ mod unix {
     use core::ptr;
     use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-    /// Returns where to reserve addresses if there is nothing: where they lack a bit that other mappings have, by which a free tells sampled
-    /// blocks apart; null for anywhere. As random as the addresses of the stack and of this code together.
+    /// Returns the preferred place for reserved addresses, or null for any place. Addresses there lack a bit that other mappings have, so
+    /// that a free can distinguish sampled blocks. The place is as random as the addresses of the stack and of this code together.
     fn wish(bytes: usize) -> *mut c_void {
-        /// A bit that the addresses of mappings and of the stack have on x86-64, and on other processors with 47 bits or more. Without
-        /// it, they are still some that the thread sanitizer can watch.
+        /// A bit that the addresses of mappings and of the stack have on x86-64, and on other processors with 47 bits or more. The thread
+        /// sanitizer can watch addresses without it, too.
         const ABSENT: u64 = 1 << 42;
         const RANDOM: u64 = 0xff_ffff_0000;
         let (stack, code) = (ptr::from_ref(&bytes).addr() as u64, wish as *const () as u64);
@@ -134,7 +134,7 @@ mod unix {
     unsafe impl System for Host {
         fn reserve(bytes: usize) -> Option<NonNull<u8>> {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-            // SAFETY: a new mapping where there is none.
+            // SAFETY: a new mapping, which replaces no other.
             let start = unsafe { rustix::mm::mmap_anonymous(wish(bytes), bytes, ProtFlags::empty(), flags) };
             NonNull::new(start.ok()?.cast())
         }
@@ -158,10 +158,10 @@ mod unix {
 
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
-            // Elsewhere the advice may leave the contents, so that the range is mapped anew.
+            // On other systems the advice may keep the contents, so map the range again.
             let _ = Advice::DontNeed;
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-            // SAFETY: the range is ours, and its contents are not needed.
+            // SAFETY: the range belongs to this program, and its contents are not needed.
             unsafe {
                 rustix::mm::mmap_anonymous(start.cast(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
             }
@@ -181,39 +181,39 @@ mod unix {
         #[cfg(target_os = "linux")]
         unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> Shift {
             use rustix::mm::MremapFlags;
-            // Not all that rustix is built on has the second one.
+            // rustix lacks the second flag with some of its backends.
             let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-            // First to a place of the kernel's choice. Before Linux 6.17 the kernel does not move two mappings at once, and a call that
-            // names the new place notices that only after it has unmapped what was there.
-            // SAFETY: the range is committed. rustix does not pass the place on, which the kernel reads with this flag.
+            // First move to a place that the kernel chooses. Before Linux 6.17 the kernel cannot move two mappings in one call, and a
+            // call that names the target fails only after it has unmapped the target.
+            // SAFETY: the range is committed. rustix does not pass the target, which the kernel reads with this flag.
             let between =
                 unsafe { libc::mremap(from.cast(), bytes, bytes, flags, ptr::null_mut::<c_void>()) };
             if between == libc::MAP_FAILED {
                 return Shift::Refused;
             }
-            // SAFETY: the memory is one mapping now, and the contents at `to` are not needed.
+            // SAFETY: the memory is a single mapping now, and the contents at `to` are not needed.
             let moved = unsafe {
                 rustix::mm::mremap_fixed(between, bytes, bytes, MremapFlags::MAYMOVE, to.cast::<c_void>())
             };
             if moved.is_ok() {
                 return Shift::Moved;
             }
-            // The kernel itself has no memory, or no more mappings.
-            // SAFETY: `from` is still there, without its contents, which go back; nothing else has the memory in between.
+            // The kernel has run out of memory or mappings.
+            // SAFETY: `from` is still mapped, but empty, so its contents can return there; nothing else uses the mapping in between.
             unsafe {
                 ptr::copy_nonoverlapping(between.cast::<u8>(), from, bytes);
                 let _ = rustix::mm::munmap(between, bytes);
             }
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-            // SAFETY: it takes addresses only where nothing is: those of `to`, if they were taken away.
+            // SAFETY: it maps only free addresses: those of `to`, if the failed call has unmapped them.
             let there = unsafe {
                 rustix::mm::mmap_anonymous(to.cast(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
             };
             match there {
                 Ok(_) => Shift::Refused,
-                // The old mapping is still there, or another thread has mapped something in its place.
+                // The old mapping still exists, or another thread has mapped something in its place.
                 Err(rustix::io::Errno::EXIST) => Shift::Lost,
-                // The heap counts on these addresses.
+                // The heap relies on these addresses.
                 Err(_) => std::process::abort(),
             }
         }
@@ -231,7 +231,7 @@ mod unix {
 
         #[cfg(any(target_os = "linux", target_os = "android"))]
         fn address_space() -> usize {
-            // The system looks at it when addresses are reserved, and not when memory is put behind them.
+            // The system checks the limit when it reserves addresses, but not when it commits memory.
             let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
             // SAFETY: the place is valid for a write.
             unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
@@ -259,7 +259,8 @@ mod unix {
     mod tests {
         use super::*;
 
-        /// The time is the kernel's, in milliseconds. The coarse clock is behind the precise one by a tick, for which a second is plenty.
+        /// The time is in milliseconds of the kernel's clock. The coarse clock lags the precise clock by a tick, for which a second is
+        /// plenty.
         #[test]
         fn time_is_in_milliseconds() {
             let precise = || {
@@ -273,13 +274,13 @@ mod unix {
             assert!(now + 1000 >= before && now <= precise(), "{now} ms, {before} ms before");
         }
 
-        /// Memory that the kernel keeps as two mappings, as after a move, is moved or left alone, and its new place stays.
+        /// If the kernel keeps the memory as two mappings, a call moves all of it or none, and the target stays mapped.
         #[test]
         #[cfg(target_os = "linux")]
         fn what_cannot_be_moved_is_left_alone() {
             const BYTES: usize = 1 << 20;
             let range = Host::reserve(3 * BYTES).unwrap().as_ptr();
-            // SAFETY: the range is the test's, committed before it is used, and released in the end.
+            // SAFETY: the range belongs to the test, which commits it before use and releases it at the end.
             unsafe {
                 assert!(Host::commit(range, 3 * BYTES));
                 let (from, to) = (range, range.add(2 * BYTES));
@@ -305,20 +306,20 @@ mod unix {
     }
 }
 
-/// The interpreter Miri, which knows no reserved addresses: all are committed.
+/// Miri has no reserved addresses, so all memory is committed at once.
 #[cfg(miri)]
 mod interpreter {
     use super::{Host, LARGEST_PAGE, NonNull, System};
     use std::alloc::{GlobalAlloc, Layout};
 
-    /// The most bytes, so that it is soon done.
+    /// Maximum number of bytes, so that Miri finishes soon.
     const MOST: usize = 16 << 20;
 
-    // SAFETY: each block of the interpreter's allocator is this program's alone, and is zero at first.
+    // SAFETY: each block of Miri's allocator belongs to this program alone, and is zero at first.
     unsafe impl System for Host {
         fn reserve(bytes: usize) -> Option<NonNull<u8>> {
             let layout = Layout::from_size_align(bytes, LARGEST_PAGE).ok().filter(|_| bytes <= MOST)?;
-            // SAFETY: no heap reserves nothing.
+            // SAFETY: heaps never reserve zero bytes.
             NonNull::new(unsafe { std::alloc::System.alloc_zeroed(layout) })
         }
 
@@ -397,7 +398,7 @@ mod windows {
                     return false;
                 }
                 if VirtualAlloc(start.cast(), bytes, COMMIT, READ_WRITE).is_null() {
-                    // Another process took the last of the system's memory in between, and the caller counts on these addresses.
+                    // Another process has used up the system's memory in between, and the caller relies on these addresses.
                     std::process::abort();
                 }
             }

@@ -1,4 +1,4 @@
-//! Tests of the process heap, and of its shared part on a system that checks every call.
+//! Tests of the process heap, and of its shared part on a fake system that checks every call.
 
 mod fake;
 mod limits;
@@ -6,7 +6,7 @@ mod pages;
 
 use super::*;
 
-/// A large block may be as short as a small one, and begin where one that was marked as free lay.
+/// A large block may be as short as a small block, and begin with the mark of an earlier free block.
 #[test]
 fn large_blocks_have_no_mark() {
     let heap = Growing::new();

@@ -1,14 +1,14 @@
-//! Where a thread finds its lists of the growing heap: one pointer in thread-local storage.
+//! The thread-local pointer to a thread's lists of the growing heap.
 //!
-//! The storage is static (the initial-exec model of ELF) where this file can say so: the access then takes one instruction more
-//! than a static and never calls the dynamic linker, which may allocate.
+//! Where possible, the storage is static (the initial-exec model of ELF): an access then takes only one instruction more than for a
+//! static, and never calls the dynamic linker, which may allocate.
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
 mod imp {
     use crate::os::cache::{Lists, NEVER};
     use core::arch::{asm, global_asm};
 
-    /// The variable's name: another one in every version of this crate, and in its unit tests.
+    /// The variable's name, which differs between versions of this crate, and in its unit tests.
     #[cfg(not(test))]
     macro_rules! name {
         () => {
@@ -22,7 +22,7 @@ mod imp {
         };
     }
 
-    // It points to `NONE` at first.
+    // The variable points to `NONE` at first.
     global_asm!(
         concat!(".pushsection .tdata.", name!(), ",\"awT\",@progbits"),
         ".p2align 3",
@@ -40,7 +40,7 @@ mod imp {
     #[inline(always)]
     pub(in crate::os::growing) fn get() -> *mut Lists {
         let lists;
-        // SAFETY: it reads the thread's own copy of the variable that is declared above.
+        // SAFETY: it reads the thread's copy of the variable declared above.
         unsafe {
             asm!(
                 concat!("mov {lists}, qword ptr [rip + ", name!(), "@GOTTPOFF]"),
@@ -54,7 +54,7 @@ mod imp {
 
     /// Sets the thread's pointer.
     pub(in crate::os::growing) fn set(lists: *mut Lists) {
-        // SAFETY: it writes the thread's own copy of the variable that is declared above.
+        // SAFETY: it writes the thread's copy of the variable declared above.
         unsafe {
             asm!(
                 concat!("mov {place}, qword ptr [rip + ", name!(), "@GOTTPOFF]"),

@@ -1,4 +1,4 @@
-//! Decides what the heap releases to the system, and when.
+//! The rules for what the heap releases to the system, and when.
 
 use super::classes::{LARGEST_PAGE, SLOT};
 use super::page::{NONE, Page};
@@ -7,15 +7,15 @@ use super::system::System;
 use crate::front::pressure::Pressure;
 use crate::os::cache::{Block, CLASSES, SIZES, SMALLEST};
 
-/// Free memory beyond so many bytes, and a share of what is in use, goes back at once.
+/// The heap releases free memory at once if it exceeds this many bytes plus a share of the memory in use.
 const MUCH: usize = 16 << 20;
-/// That share: one part in so many.
+/// That share: one part in this many.
 const SHARE: usize = 4;
-/// The age in milliseconds at which free memory goes back.
+/// Age in milliseconds at which the heap releases free memory.
 const AGE: u64 = 1000;
 
 impl<S: System> Pages<S> {
-    /// Returns how many bytes of free memory may stay with the process: the less, the shorter memory is outside the heap.
+    /// Returns how many bytes of free memory the process may keep: the higher the memory pressure, the less.
     fn keeps(&self) -> usize {
         match self.pressure {
             Pressure::Normal => MUCH + self.stats.used / SHARE,
@@ -29,7 +29,7 @@ impl<S: System> Pages<S> {
         if self.spans.dirty() <= SLACK {
             return;
         }
-        // Memory that the system has refused is offered again when it is old, and not at every free.
+        // Memory that the system has refused does not count as much, so the heap offers it again only when it is old.
         let much = self.spans.offered() > self.keeps();
         self.look -= 1;
         if self.look > 0 && !much {
@@ -43,7 +43,7 @@ impl<S: System> Pages<S> {
         }
     }
 
-    /// Returns bundles, empty pages and memory that was made ready to the spans. Returns whether there was any.
+    /// Turns bundles, empty pages and memory provided in advance into free spans. Returns whether there were any.
     pub(super) fn gather(&mut self) -> bool {
         let mut any = self.ready.end(&mut self.spans);
         for class in 0..CLASSES {
@@ -84,14 +84,14 @@ impl<S: System> Pages<S> {
         bytes
     }
 
-    /// Releases the slots of a page in which no block is live to the system.
+    /// Releases the slots of a page that contain no live block to the system.
     fn hollow(&mut self, slot: usize, class: usize) -> usize {
         const MOST: usize = LARGEST_PAGE / SMALLEST / 64;
         let (size, base) = (SIZES[class] as usize, self.spans.address(slot));
         // SAFETY: the page is in use.
         let page = unsafe { &mut *self.spans.page(slot) };
         let (fresh, len, old, mut free) = (page.fresh as usize, page.len as usize, page.hollow, page.free);
-        // One bit per block: is it free?
+        // One bit per block, set if the block is free.
         let mut bits = [0_u64; MOST];
         while free != NONE {
             let index = free as usize / size;
@@ -108,10 +108,10 @@ impl<S: System> Pages<S> {
         let mut bytes = 0;
         let mut gone = old;
         for at in (0..len).filter(|&at| old >> at & 1 == 0) {
-            // Every block that has bytes in the slot.
+            // Every block with bytes in the slot.
             let (first, end) = (at * SLOT / size, ((at + 1) * SLOT).div_ceil(size).min(fresh));
             let idle = (first..end).all(|index| bits[index / 64] >> (index % 64) & 1 != 0);
-            // A free block in front of the slot that stays in the list may have its mark here.
+            // A free block that starts before the slot and stays in the list may have its mark in the slot.
             let (start, edge) = (first * size, at * SLOT);
             let marked = start < edge && edge < start + size_of::<Block>() && gone >> (start / SLOT) & 1 == 0;
             if first < end && idle && !marked {
@@ -123,7 +123,7 @@ impl<S: System> Pages<S> {
             }
         }
         if gone != old {
-            // The list anew, in the order of addresses, without the blocks that start in slots that are gone.
+            // Rebuild the list in address order, without the blocks that start in released slots.
             // SAFETY: the page is in use, and the blocks are free.
             unsafe {
                 let page = &mut *self.spans.page(slot);

@@ -1,4 +1,4 @@
-//! Report of a fault in the pool or of an invalid free.
+//! Reports of faults in the pool and of invalid frees.
 
 use super::pool::{BYTES, Pool, Slot, Trace};
 use crate::error::report;
@@ -8,7 +8,7 @@ use core::mem;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// The pool that was made last.
+/// The pool that was created last.
 static POOLS: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
 
 /// Earlier handlers of [`SIGNALS`].
@@ -16,16 +16,16 @@ static mut BEFORE: [mem::MaybeUninit<libc::sigaction>; 2] = [const { mem::MaybeU
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Has faults in a pool reported from now on.
+/// Reports faults in a pool from now on.
 ///
 /// # Safety
 ///
-/// The pool must stay for good, and its state must be initialised.
+/// The pool must live forever, and its state must be initialised.
 pub(super) unsafe fn watch(pool: *mut Pool) {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     let mut last = POOLS.load(Ordering::Acquire);
     loop {
-        // SAFETY: nothing else knows of the pool yet.
+        // SAFETY: nothing else uses the pool yet.
         unsafe { (*pool).next = last };
         match POOLS.compare_exchange(last, pool, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => break,
@@ -36,7 +36,7 @@ pub(super) unsafe fn watch(pool: *mut Pool) {
         return;
     }
     for (n, signal) in SIGNALS.into_iter().enumerate() {
-        // SAFETY: the action is one that the system knows, and only this call writes to the place.
+        // SAFETY: the action is valid, and only this call writes to the place.
         unsafe {
             let mut action: libc::sigaction = mem::zeroed();
             action.sa_sigaction = on_fault as *const () as usize;
@@ -47,10 +47,10 @@ pub(super) unsafe fn watch(pool: *mut Pool) {
     }
 }
 
-/// Reports a fault in a pool. The access is then tried again, with what was done with the signal before: the program ends, or its own
-/// handler runs.
+/// Reports a fault in a pool. Then restores the earlier signal action and lets the access fault again, which ends the program or runs its
+/// own handler.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the system passes the signal's own information; pools stay for good.
+    // SAFETY: the system passes the signal's information; pools live forever.
     unsafe {
         let address = (*info).si_addr().addr();
         let mut pool = POOLS.load(Ordering::Acquire);
@@ -72,9 +72,9 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut
     }
 }
 
-/// Writes a line to standard error without the lock that the standard library has for it, which the thread may hold.
+/// Writes a line to standard error without the standard library's lock, which the thread may hold.
 fn print_raw(text: fmt::Arguments<'_>) {
-    // SAFETY: the bytes are initialised. A failure to write them cannot be reported.
+    // SAFETY: the bytes are initialised. A failed write cannot be reported.
     report::line(text, |line| _ = unsafe { libc::write(2, line.as_ptr().cast(), line.len()) });
 }
 
@@ -101,12 +101,12 @@ pub(super) fn print_block(slot: &Slot) {
     }
 }
 
-/// Prints a stack, each address with its file and the place there, which `addr2line -e FILE PLACE` turns into a line.
+/// Prints a stack, each address with its file and its offset there, which `addr2line -e FILE OFFSET` turns into a line.
 fn print_stack(what: &str, trace: &Trace) {
     print_raw(format_args!("  {what}, by thread {}:", trace.thread));
     for (n, &address) in trace.frames().iter().enumerate() {
         let mut place = mem::MaybeUninit::<libc::Dl_info>::uninit();
-        // SAFETY: the place is valid for a write, and was written to if the address is known. Names end with a zero byte.
+        // SAFETY: the place is valid for a write, and initialised if the address is known. Names end with a zero byte.
         unsafe {
             let known = libc::dladdr(ptr::without_provenance(address), place.as_mut_ptr()) != 0;
             let place = known.then(|| place.assume_init());

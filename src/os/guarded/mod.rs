@@ -1,4 +1,4 @@
-//! The front that puts sampled blocks between guard pages.
+//! A front that puts sampled blocks between guard pages.
 
 mod fault;
 mod pool;
@@ -17,8 +17,8 @@ pub(super) use pool::{BYTES, PAGE, map};
 pub(super) use slots::{Slots, distance};
 use std::thread_local;
 
-/// Finds memory errors in production: a few sampled blocks lie between guard pages, where each access outside of the block or
-/// after its free ends the program with a report.
+/// A front that finds memory errors in production: it puts a few sampled blocks between guard pages, where each access outside the block
+/// or after its free ends the program with a report.
 ///
 /// ```
 /// use allotment::os::{Growing, Guarded};
@@ -35,34 +35,34 @@ use std::thread_local;
 ///  guard page | slot: ........ block | guard page | slot (freed, no access) | guard page | slot: block .... | guard page
 /// ```
 ///
-/// Each thread puts one of its allocations in about `period`, at random, of up to a page into a slot; the other ones go to the memory behind,
-/// and take a count and a compare more. A thread counts for all such fronts together. There are 128 slots, and a freed one is used again last. A sampled block takes three calls of the
-/// system and two page faults over its life. Half of the blocks lie at the end of their slot and half at its start, so that both an overflow
-/// and an underflow are found; what is written between a block and the end of its slot is found when the block is freed.
+/// Each thread puts about one in `period` of its allocations, at random and up to a page long, into a slot; the others go to the memory
+/// behind, which costs them a count and a compare. A thread counts for all such fronts together. There are 128 slots, and the front
+/// reuses the one that has been free longest. A sampled block takes three system calls and two page faults over its life. Half of the
+/// blocks lie at the end of their slot and half at its start, to detect both overflows and underflows. The free of a block detects writes
+/// between it and the end of its slot.
 ///
-/// The report on standard error names the access, the block and its size, and with the feature `backtrace` the stacks of the access, of the
-/// allocation and of the free. Then the fault takes its usual way: to the handler that the program has set before its first sampled
-/// allocation, or to the end of the program. An invalid free of a sampled block is reported like that, and then as
-/// [`misuse`](crate::error::misuse).
+/// The report on standard error names the access, the block and its size, and with the feature `backtrace` the stacks of the access, of
+/// the allocation and of the free. Then the fault runs the handler that the program set before its first sampled allocation, or ends the
+/// program. The front reports an invalid free of a sampled block the same way, and then as [`misuse`](crate::error::misuse).
 ///
-/// It works around any [`Memory`], but put it outside of caches. The pages stay until the process ends: make it a static. The heap of the
-/// process needs no front: [`Growing::sample`](super::Growing::sample) does the same for less.
+/// It works around any [`Memory`], but place it outside caches. Its pages stay until the process ends, so make it a static. The heap of
+/// the process needs no front: [`Growing::sample`](super::Growing::sample) does the same at a lower cost.
 ///
 /// Linux. (Serebryany, Kennelly et al., "GWP-ASan: Sampling-Based Detection of Memory-Safety Bugs in Production", ICSE 2024.)
 pub struct Guarded<M> {
     memory: M,
-    /// One allocation in so many, on average.
+    /// Average number of allocations per sample.
     period: u32,
     slots: Slots,
 }
 
 thread_local! {
-    /// Allocations of the thread in front of the next sampled one.
+    /// Number of the thread's allocations before the next sample.
     static LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
 impl<M> Guarded<M> {
-    /// Creates a front of `memory` that samples one allocation in about `period`; 1 samples all, as long as there are slots.
+    /// Creates a front around `memory` that samples about one allocation in `period`; 1 samples all, as long as there are slots.
     ///
     /// # Panics
     ///
@@ -77,29 +77,29 @@ impl<M> Guarded<M> {
         &self.memory
     }
 
-    /// Returns the layout of the block that lies, or was the last to lie, in the slot of an address; `None` if that is not one of the slots'.
-    /// For a caller that knows no layouts, to free a block with.
+    /// Returns the layout of the current or last block in the slot of an address; `None` if the address is in no slot. A caller without
+    /// layouts uses it to free a block.
     #[doc(hidden)]
     #[inline(always)]
     pub fn layout_of(&self, block: NonNull<u8>) -> Option<Layout> {
         self.slots.layout_of(block)
     }
 
-    /// Returns whether this allocation is one to sample.
+    /// Returns whether to sample this allocation.
     #[inline(always)]
     fn is_due(&self) -> bool {
-        // One instruction that counts, and one that looks at its flag.
+        // This takes one instruction to count, and one to test its flag.
         let (left, is_due) = LEFT.get().overflowing_sub(1);
         LEFT.set(left);
         is_due
     }
 
-    /// Allocates a block in a slot, unless the thread has just begun, or none is left.
+    /// Allocates a block in a slot, unless the thread has only now begun to count, or no slot is free.
     #[cold]
     #[inline(never)]
     fn sample(&self, layout: Layout) -> Option<NonNull<u8>> {
         let has_begun = slots::has_begun() || self.period == 1;
-        // Calls from here may allocate: such requests are not sampled.
+        // The calls below may allocate: do not sample those requests.
         LEFT.set(u32::MAX);
         let fits = layout.size() <= PAGE && layout.align() <= PAGE;
         let block = if has_begun && fits && self.slots.make(|| map(core::ptr::null_mut(), BYTES)) {
@@ -111,14 +111,14 @@ impl<M> Guarded<M> {
         block
     }
 
-    /// Frees a block in a slot, or reports why not. Out of line as a whole, so that frees of other blocks save no registers.
+    /// Frees a block in a slot, or reports the error. Out of line, so that frees of other blocks save no registers.
     #[cold]
     #[inline(never)]
     fn free_or_report(&self, block: NonNull<u8>, layout: Layout) {
         report_refused(self.free_sampled(block, layout), block);
     }
 
-    /// Frees a block in a slot, or returns why not, after a report that names the block.
+    /// Frees a block in a slot, or returns the error after a report that names the block.
     #[cold]
     #[inline(never)]
     fn free_sampled(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -129,7 +129,7 @@ impl<M> Guarded<M> {
     }
 }
 
-// SAFETY: a slot has one live block at a time, of the layout's size and alignment; the other blocks are the memory's.
+// SAFETY: a slot has one live block at a time, of the layout's size and alignment; the other blocks come from the memory.
 unsafe impl<M: Memory> Memory for Guarded<M> {
     // The bytes of a slot are zero.
     allocate!(self.memory; |self, layout, request| {
@@ -170,7 +170,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
         unsafe { self.memory.check_owned(block, layout) }
     }
 
-    /// Resizes a block in place. A sampled one stays as it is.
+    /// Resizes a block in place, unless it is sampled.
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's contract.
         !self.slots.contains(block) && unsafe { self.memory.try_resize(block, layout, size) }
@@ -193,7 +193,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
         }
     }
 
-    /// Returns the regions of the memory, and then that of the slots if there are any.
+    /// Returns the regions of the memory, and then the region of the slots if there are any.
     fn region(&self, n: usize) -> Option<Region> {
         self.memory.region(n).or_else(|| {
             let is_next = n == 0 || self.memory.region(n - 1).is_some();

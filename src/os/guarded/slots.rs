@@ -1,4 +1,4 @@
-//! The slots with their lock, made at first use.
+//! The slots with their lock, created on first use.
 
 use super::fault;
 use super::pool::{BYTES, Pool, Side, Trace};
@@ -12,7 +12,7 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::thread_local;
 
-/// In place of the first slot's address before there are slots: one that leaves no address behind it.
+/// Stands for the first slot's address before there are slots: a range that starts there contains no block.
 const NONE: usize = BYTES.wrapping_neg();
 
 /// Slots between guard pages.
@@ -23,22 +23,22 @@ pub(in crate::os) struct Slots {
     pool: UnsafeCell<*mut Pool>,
 }
 
-// SAFETY: the pool is accessed inside the lock, and by a fault, which only reads.
+// SAFETY: the pool is accessed under the lock, and by a fault, which only reads.
 unsafe impl Sync for Slots {}
 // SAFETY: the pool belongs to the value.
 unsafe impl Send for Slots {}
 
 thread_local! {
-    /// State of the generator of distances.
+    /// State of the random number generator.
     static SEED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns whether the thread has asked for a random number before.
+/// Returns whether the thread has already generated a random number.
 pub(super) fn has_begun() -> bool {
     SEED.get() != 0
 }
 
-/// Returns a random number of the thread (xorshift, Marsaglia 2003).
+/// Returns a random number from the thread's generator (xorshift, Marsaglia 2003).
 fn random() -> u64 {
     let mut seed = SEED.get();
     if seed == 0 {
@@ -55,8 +55,8 @@ fn random() -> u64 {
     seed >> 16
 }
 
-/// Returns how many requests are in front of the next sampled one: between 0 and twice the period, less two; with that one the period on
-/// average.
+/// Returns how many requests come before the next sample: a random number from 0 to `2 * period - 2`, so that the distance between
+/// samples is `period` on average.
 pub(in crate::os) fn distance(period: u32) -> u32 {
     (random() % (2 * u64::from(period) - 1)) as u32
 }
@@ -66,21 +66,22 @@ impl Slots {
         Self { lock: Futex::INIT, base: AtomicUsize::new(NONE), pool: UnsafeCell::new(ptr::null_mut()) }
     }
 
-    /// Returns whether an address is one of the slots'.
+    /// Returns whether an address is in the range of the slots.
     #[inline(always)]
     pub(in crate::os) fn contains(&self, block: NonNull<u8>) -> bool {
         block.addr().get().wrapping_sub(self.base.load(Ordering::Relaxed)) < BYTES
     }
 
-    /// Makes the slots, if there are none yet, in addresses without access that `place` returns, [`BYTES`] of them. Returns whether
-    /// there are any.
+    /// Creates the slots, if there are none yet, in [`BYTES`] bytes of addresses without access from `place`. Returns whether there are
+    /// any.
     pub(in crate::os) fn make(&self, place: impl FnOnce() -> Option<NonNull<u8>>) -> bool {
-        // Faults come here from then on. Not under the lock, which a thread that has the loader's may be waiting for.
+        // Keep the library loaded, because faults call it once there are slots. Do so outside the lock: a thread that holds the loader's
+        // lock may be waiting for it.
         if self.base.load(Ordering::Relaxed) == NONE && !stay_loaded() {
             return false;
         }
         self.lock.with(|| {
-            // SAFETY: the lock excludes all others, and a pool stays for good.
+            // SAFETY: the lock excludes all other callers, and a pool lives forever.
             unsafe {
                 let pool = self.pool.get();
                 if (*pool).is_null() {
@@ -100,11 +101,11 @@ impl Slots {
 
     /// Runs `f` on the pool, if there is one.
     fn with<T>(&self, f: impl FnOnce(&mut Pool) -> Option<T>) -> Option<T> {
-        // SAFETY: the lock excludes all others, and a pool stays for good.
+        // SAFETY: the lock excludes all other callers, and a pool lives forever.
         self.lock.with(|| unsafe { (*self.pool.get()).as_mut() }.and_then(f))
     }
 
-    /// Returns the layout of the block that lies, or was the last to lie, in the slot of an address; `None` if that is not one of the slots'.
+    /// Returns the layout of the current or last block in the slot of an address; `None` if the address is in no slot.
     #[inline(always)]
     pub(in crate::os) fn layout_of(&self, block: NonNull<u8>) -> Option<Layout> {
         self.contains(block).then(|| self.slot_layout(block))
@@ -115,7 +116,7 @@ impl Slots {
         self.with(|pool| pool.layout(block)).unwrap_or(Layout::new::<u8>())
     }
 
-    /// Allocates a block in a slot; `None` if none is left or the block does not fit.
+    /// Allocates a block in a slot; `None` if no slot is free or the block does not fit.
     pub(in crate::os) fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         let trace = Trace::here();
         let side = if random() % 2 == 0 { Side::Left } else { Side::Right };
@@ -127,7 +128,7 @@ impl Slots {
         self.with(|pool| Some(pool.check(block, layout).map(drop))).unwrap_or(Err(FreeError::Foreign))
     }
 
-    /// Frees a block in a slot, or returns why not, after a report that names the block.
+    /// Frees a block in a slot, or returns the error after a report that names the block.
     pub(in crate::os) fn free(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let trace = Trace::here();
         let freed = self.with(|pool| {

@@ -12,21 +12,22 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// A lock in memory that other processes can write to, and that survives its holder.
+/// A lock that survives its holder, in memory that other processes can write to.
 ///
 /// ```text
 ///  word   start of the thread, 24 bits | number space, 17 bits | waits, 1 bit | thread, 22 bits     0: free
 /// ```
 ///
-/// (The number space lies on both sides of the bit that says whether someone waits, so that this one and the thread are in the lower
-/// half, for which the kernel lets threads wait.) A thread that waits asks the system now and then whether the holder still exists. If it does
-/// not, or if the word names no thread, the lock passes on. A mutex of the C library would not do: it follows pointers in that memory.
+/// (The number space, which identifies the PID namespace, lies on both sides of the waits bit, so that this bit and the thread are in the
+/// lower half, on which the kernel lets threads wait.) A waiting thread asks the system now and then whether the holder still exists. If
+/// it does not, or if the word names no thread, the waiting thread takes over the lock. A mutex of the C library is not safe here,
+/// because it follows pointers in that memory.
 ///
-/// After Drepper, "Futexes Are Tricky" (2011).
+/// Based on Drepper, "Futexes Are Tricky" (2011).
 #[repr(C)]
 pub(super) struct SharedLock {
     word: AtomicU64,
-    /// Changes whenever the lock is taken.
+    /// A number that changes at each acquisition.
     turn: AtomicU32,
 }
 
@@ -34,13 +35,13 @@ const THREAD: u64 = (1 << 22) - 1;
 const WAITS: u64 = 1 << 31;
 const STARTS: u64 = !0 << 40;
 
-/// Times that a waiting thread spins before it sleeps.
+/// Number of times that a waiting thread spins before it sleeps.
 const SPINS: u32 = 100;
 
-/// Time after which a holder counts as dead if the system cannot say whether it exists.
+/// Time after which a holder counts as gone if the system cannot say whether it exists.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Time after which a sleeping holder counts as gone, if the system does not show its mappings: one of another user.
+/// Time after which a sleeping holder counts as gone if the system does not show its mappings, as for another user's process.
 const LONG: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 
 /// The system's answer about a holder.
@@ -51,11 +52,11 @@ enum Fate {
     Unknown,
 }
 
-/// Proves that this thread holds the lock, which it unlocks when it is dropped.
+/// Proof that this thread holds the lock. Dropping it unlocks.
 pub(super) struct Holder<'a> {
     lock: &'a SharedLock,
     own: u64,
-    /// Whether the thread that held the lock before has not unlocked it.
+    /// Whether the previous holder left the lock locked.
     pub(super) inherits: bool,
 }
 
@@ -66,11 +67,11 @@ fn open(path: fmt::Arguments<'_>) -> Option<File> {
     File::open(str::from_utf8(text.split(|&byte| byte == 0).next()?).ok()?).ok()
 }
 
-/// Returns the state of a thread and when it started, as the system tells in a file; `None` if there is none.
+/// Returns a thread's state and start time from its file in `/proc`; `None` if there is no file.
 fn stat(thread: u64) -> Option<(u8, u64)> {
     let mut text = [0u8; 1024];
     let len = open(format_args!("/proc/{thread}/stat"))?.read(&mut text).ok()?;
-    // The second field is a name, which may have anything in it.
+    // The second field is a name, which may contain anything.
     let (_, rest) = str::from_utf8(&text[..len]).ok()?.rsplit_once(") ")?;
     let start = rest.split(' ').nth(19)?.parse().ok()?;
     Some((*rest.as_bytes().first()?, start))
@@ -81,7 +82,7 @@ fn own() -> u64 {
     std::thread_local! {
         static OWN: Cell<u64> = const { Cell::new(0) };
     }
-    // Not a variable of the thread: the child of a fork has a copy of those.
+    // Ask the system each time: the child of a fork has a copy of the thread's variables.
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as u64 & THREAD;
     if OWN.get() & THREAD != thread {
         let space = fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino());
@@ -91,8 +92,8 @@ fn own() -> u64 {
     OWN.get()
 }
 
-/// Asks whether a list of mappings in `/proc` has the file of this number; `None` if the system does not tell. It allocates nothing: the
-/// program's allocator may be what waits.
+/// Returns whether a list of mappings in `/proc` contains the file with this inode number; `None` if unknown. It allocates nothing,
+/// because the program's allocator may be waiting here.
 fn lists(path: fmt::Arguments<'_>, node: u64) -> Option<bool> {
     let mut list = open(path)?;
     let mut part = [0; 1024];
@@ -118,9 +119,9 @@ fn lists(path: fmt::Arguments<'_>, node: u64) -> Option<bool> {
     }
 }
 
-/// Asks whether a thread's process has the file mapped, without which it holds no lock in it, whatever a word there says.
+/// Returns whether a thread's process has mapped the file. Otherwise it cannot hold a lock in the file, whatever the word says.
 fn holds(thread: u64, file: BorrowedFd<'_>) -> Fate {
-    // Of a file that can be sealed, the list of mappings has the number that the file itself has.
+    // For a file that can be sealed, the list of mappings shows the file's inode number.
     let node =
         rustix::fs::fcntl_get_seals(file).and_then(|_| rustix::fs::fstat(file)).map(|file| file.st_ino);
     let Ok(node) = node else { return Fate::Unknown };
@@ -134,18 +135,18 @@ fn holds(thread: u64, file: BorrowedFd<'_>) -> Fate {
     }
 }
 
-/// Asks whether the thread exists that a word names.
+/// Returns whether the thread that a word names exists.
 fn fate(word: u64, own: u64) -> Fate {
     let thread = word & THREAD;
     if thread == 0 || word & !WAITS == own {
-        // This thread does not hold it.
+        // This thread does not hold the lock.
         return Fate::Gone;
     }
     if (word ^ own) & !(THREAD | WAITS | STARTS) != 0 {
-        // Of another number space.
+        // The thread is in another number space.
         return Fate::Unknown;
     }
-    // SAFETY: signal 0 is not sent.
+    // SAFETY: signal 0 sends nothing.
     let refused = unsafe { libc::kill(thread as libc::pid_t, 0) } != 0;
     if refused && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
         return Fate::Gone;
@@ -159,7 +160,7 @@ fn fate(word: u64, own: u64) -> Fate {
 }
 
 impl SharedLock {
-    /// Waits for the lock, which is in a file that all who take it have mapped, and takes it.
+    /// Waits for the lock, and acquires it. It must lie in `file`, which all users of the lock have mapped.
     pub(super) fn acquire(&self, file: BorrowedFd<'_>) -> Holder<'_> {
         let own = own();
         let inherits = self.word.compare_exchange(0, own, Acquire, Relaxed).is_err() && self.wait(own, file);
@@ -170,7 +171,7 @@ impl SharedLock {
     /// Waits for the lock, and returns whether its holder is gone.
     #[cold]
     fn wait(&self, own: u64, file: BorrowedFd<'_>) -> bool {
-        // Other threads may wait as well.
+        // Keep the bit set, because other threads may also wait.
         let take = |word| self.word.compare_exchange(word, own | WAITS, Acquire, Relaxed).is_ok();
         let mut seen = (0, 0);
         let (mut since, mut is_known) = (Instant::now(), false);
@@ -194,11 +195,11 @@ impl SharedLock {
                 (seen, since, is_known) = (now, Instant::now(), false);
             } else {
                 let gone = match fate(word, own) {
-                    // Asked once of each holder that keeps others waiting for long.
+                    // Check this once for each holder that keeps others waiting for long.
                     Fate::Here if !is_known && since.elapsed() > PATIENCE => {
                         let held = holds(word & THREAD, file);
                         is_known = held == Fate::Here;
-                        // A holder runs or waits for a page; only one that a container's pause has frozen seems to sleep.
+                        // A live holder runs or waits for a page; it appears asleep only if its container is paused.
                         let sleeps = || matches!(stat(word & THREAD), Some((b'S' | b'I', _)));
                         held == Fate::Gone || held == Fate::Unknown && since.elapsed() > LONG && sleeps()
                     }
@@ -214,16 +215,16 @@ impl SharedLock {
             let waits = word | WAITS;
             if word == waits || self.word.compare_exchange(word, waits, Relaxed, Relaxed).is_ok() {
                 let pause = Timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() };
-                // Whatever wakes it, the word is looked at again.
+                // Whatever wakes the thread, it checks the word again.
                 let _ = futex::wait(self.lower_half(), Flags::empty(), waits as u32, Some(&pause));
             }
         }
     }
 
-    /// Returns the half of the word that the kernel lets threads wait for.
+    /// Returns the half of the word on which the kernel lets threads wait.
     fn lower_half(&self) -> &AtomicU32 {
         let at = usize::from(cfg!(target_endian = "big"));
-        // SAFETY: the word has two halves; the kernel alone reads this one through the reference.
+        // SAFETY: the word has two halves, and only the kernel reads this half through the reference.
         unsafe { &*(&raw const self.word).cast::<AtomicU32>().add(at) }
     }
 }
@@ -231,7 +232,7 @@ impl SharedLock {
 impl Drop for Holder<'_> {
     fn drop(&mut self) {
         let mut word = self.lock.word.load(Relaxed);
-        // If another process has written something else there, that is not ours to undo.
+        // If another process has overwritten the word, leave it.
         while word & !WAITS == self.own {
             match self.lock.word.compare_exchange(word, 0, Release, Relaxed) {
                 Ok(_) if word & WAITS != 0 => {
@@ -259,18 +260,18 @@ mod tests {
         static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
     }
 
-    // SAFETY: the system's allocator does the work.
+    // SAFETY: the system's allocator keeps the contract.
     unsafe impl GlobalAlloc for Watched {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             if FORBIDDEN.get() {
                 process::abort();
             }
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller's contract.
             unsafe { System.alloc(layout) }
         }
 
         unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller's contract.
             unsafe { System.dealloc(block, layout) }
         }
     }
@@ -278,7 +279,7 @@ mod tests {
     #[global_allocator]
     static WATCHED: Watched = Watched;
 
-    /// Runs `f`, which must allocate nothing: it may be what the program's allocator waits for.
+    /// Runs `f`, which must not allocate, because the program's allocator may be waiting in it.
     fn alone<T>(f: impl FnOnce() -> T) -> T {
         FORBIDDEN.set(true);
         let result = f();
@@ -286,7 +287,7 @@ mod tests {
         result
     }
 
-    /// Returns a file of which nothing is asked: it has no seals.
+    /// Returns a file without seals, for which `holds` is unknown.
     fn none() -> BorrowedFd<'static> {
         // SAFETY: standard input stays open.
         unsafe { BorrowedFd::borrow_raw(0) }
@@ -296,7 +297,7 @@ mod tests {
         SharedLock { word: AtomicU64::new(0), turn: AtomicU32::new(0) }
     }
 
-    /// More threads than processors add to a number that only the lock guards.
+    /// Eight threads increment a number that only the lock guards.
     #[test]
     fn one_thread_at_a_time_has_the_lock() {
         let (lock, number) = (free(), AtomicU64::new(0));
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!((number.into_inner(), lock.word.into_inner()), (16_000, 0));
     }
 
-    /// Words that are no holder's end no wait: those of threads that have ended, and whatever else is written there.
+    /// A word that names no live thread does not keep others waiting: neither the word of an ended thread nor a random word.
     #[test]
     fn what_names_no_thread_holds_nothing() {
         let gone = thread::spawn(own).join().unwrap();
@@ -325,7 +326,7 @@ mod tests {
             (0..40).map(|_| random.u64(..) & !(0xff << 32) | here & 0xff << 32).collect();
         words.extend([gone, gone | WAITS, here, here | WAITS, WAITS, here ^ 1 << 40, here & !THREAD]);
         for word in words {
-            // Not of a number space that this thread cannot see into.
+            // Keep this thread's number space, because threads of another one are unknown.
             let word = word & !(0x1ff << 22) | here & 0x1ff << 22;
             let lock = SharedLock { word: AtomicU64::new(word), turn: AtomicU32::new(0) };
             assert!(lock.acquire(none()).inherits, "{word:#x}");
@@ -334,7 +335,7 @@ mod tests {
         assert_eq!(fate(here ^ 1 << 33, here), Fate::Unknown);
     }
 
-    /// A holder that lives keeps the lock, however long others wait; what it finds there at the end is left alone if it is not its own.
+    /// A live holder keeps the lock, however long others wait. At the end it leaves a word that others have overwritten.
     #[test]
     fn a_holder_that_lives_keeps_the_lock() {
         let lock = free();
@@ -356,7 +357,7 @@ mod tests {
         assert_eq!(lock.word.into_inner(), 7);
     }
 
-    /// A lock word that names a live thread of an unrelated process does not keep others waiting for ever.
+    /// A lock word that names a live thread of an unrelated process does not keep others waiting forever.
     #[test]
     fn a_thread_without_the_file_holds_nothing() {
         let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
@@ -369,7 +370,7 @@ mod tests {
         heap.header().lock.word.store(word, Relaxed);
         assert_eq!(alone(|| heap.used().0), 0);
         assert!(heap.allocate(100, 8).is_some());
-        // Nor if the system does not show what the stranger has mapped, as of another user's process.
+        // The same holds if the system does not show the stranger's mappings, as for another user's process.
         heap.header().lock.word.store(word, Relaxed);
         assert!(alone(|| heap.header().lock.acquire(none()).inherits));
         stranger.kill().unwrap();

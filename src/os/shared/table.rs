@@ -1,4 +1,4 @@
-//! Which granules of a heap that processes share are free.
+//! The table of free and used granules of a heap that processes share.
 //!
 //! ```text
 //!  granules   |  live, 3  |   free, 4     | 2, live | free, 1 |
@@ -8,9 +8,9 @@
 //!  next, prev               lists of free blocks by length
 //! ```
 //!
-//! Any process may write anything to all of this, at any moment. So every number is looked at before it is used: places lie in the
-//! table, lengths agree at both ends of a block, links lead there and back, and loops are bounded. If something does not agree, all but the
-//! words is made anew from the words. They change with one store each, so this also repairs what a process leaves that dies in between.
+//! Any process may write anything to the whole table, at any moment. So each use of a number checks it: places lie in the table, lengths
+//! agree at both ends of a block, links lead there and back, and loops are bounded. On a mismatch, everything but the words is rebuilt
+//! from the words. Each word changes with one store, so a rebuild also repairs the state that a dying process leaves.
 
 #![forbid(unsafe_code)]
 
@@ -19,55 +19,55 @@ use core::iter;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, compiler_fence};
 
-/// Classes for each power of two of lengths.
+/// Number of classes per power of two.
 const STEPS: usize = 8;
 
-/// Classes whose presence one number tells.
+/// Number of classes in one word of the maps.
 const ROW: usize = 32;
 
-/// Rows of classes, enough for every length of 32 bits.
+/// Number of rows of classes, enough for every 32-bit length.
 const ROWS: usize = class_of::<STEPS>(u32::MAX as usize) / ROW + 1;
 
-/// Blocks of a class that are looked at for a request.
+/// Maximum number of blocks of a class to try for a request.
 const PROBES: usize = 16;
 
-/// The most granules: places are kept with 1 added.
+/// Maximum number of granules: a link is a place plus 1.
 pub(super) const MOST: usize = (u32::MAX - 1) as usize;
 
-/// Something that another process has written does not agree with the rest.
+/// An error: another process has overwritten data, which does not agree with the rest.
 #[derive(Debug)]
 pub(super) struct Damaged;
 
-/// The lists of free blocks, and the statistics. All zeros: no free block.
+/// The lists of free blocks, and the statistics. All zeros means no free block.
 #[repr(C)]
 pub(super) struct Lists {
-    /// Times that the lists were rebuilt.
+    /// Number of times the lists were rebuilt.
     recoveries: AtomicU64,
-    /// Granules in live blocks.
+    /// Number of granules in live blocks.
     used: AtomicU32,
-    /// Bit `c % ROW` of element `c / ROW`: class `c` has a free block.
+    /// Bit `c % ROW` of element `c / ROW` is set if class `c` has a free block.
     maps: [AtomicU32; ROWS],
     /// The place of each class's first free block, plus 1; 0 for none.
     heads: [AtomicU32; ROWS * ROW],
 }
 
-/// Record of the granule with the same number. All zeros: no block begins or ends there.
+/// Record of the granule with the same index. All zeros means that no block begins or ends there.
 #[repr(C)]
 pub(super) struct Entry {
-    /// The length of the live block that begins here, and above it a check ([`check`]); 0 if none does.
+    /// Length of the live block that begins here, and above it a checksum ([`check`]); 0 if no live block begins here.
     word: AtomicU64,
-    /// The process that allocated it.
+    /// The process that allocated the live block.
     owner: AtomicU32,
-    /// The length of the free block that begins here, or 0.
+    /// Length of the free block that begins here, or 0.
     head: AtomicU32,
-    /// The length of the free block that ends here, or 0.
+    /// Length of the free block that ends here, or 0.
     tail: AtomicU32,
     /// The next and the previous free block in the list of its class, plus 1; 0 for none.
     next: AtomicU32,
     prev: AtomicU32,
 }
 
-/// Computes the checksum of a live word, which words that other processes have overwritten do not have.
+/// Computes the checksum of a live word. Overwritten words almost never have it.
 pub(super) const fn check(granule: usize, len: usize, owner: u32) -> u64 {
     let place = (len as u64) << 32 | granule as u64;
     let mixed =
@@ -75,12 +75,12 @@ pub(super) const fn check(granule: usize, len: usize, owner: u32) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
 }
 
-/// Returns the granules in front of the first aligned one.
+/// Returns the number of granules before the first aligned granule.
 const fn skipped(granule: usize, align: usize) -> usize {
     granule.wrapping_neg() & (align - 1)
 }
 
-/// A table, used by the holder of the lock.
+/// The table, for the holder of the lock.
 #[derive(Clone, Copy)]
 pub(super) struct Table<'a> {
     pub(super) lists: &'a Lists,
@@ -88,7 +88,7 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Makes one free block of all granules, of which the file's zeros say nothing yet.
+    /// Makes all granules one free block in a new file, which is all zero.
     pub(super) fn begin(self) {
         if self.insert(0, self.entries.len()).is_err() {
             self.rebuild();
@@ -99,12 +99,12 @@ impl<'a> Table<'a> {
         self.entries.get(granule).ok_or(Damaged)
     }
 
-    /// Returns the place that a link leads to; `None` for no block.
+    /// Returns the place to which a link leads; `None` for no block.
     fn follow(link: &AtomicU32) -> Option<usize> {
         (link.load(Relaxed) as usize).checked_sub(1)
     }
 
-    /// Returns the length of the live block that begins at a granule, if one does.
+    /// Returns the length of the live block that begins at a granule, if any.
     fn live(self, granule: usize) -> Option<usize> {
         let entry = self.entries.get(granule)?;
         let (word, owner) = (entry.word.load(Relaxed), entry.owner.load(Relaxed));
@@ -113,7 +113,7 @@ impl<'a> Table<'a> {
         (fits && word >> 32 == check(granule, len, owner)).then_some(len)
     }
 
-    /// Returns the length of the free block that begins at a granule, where one must.
+    /// Returns the length of the free block that must begin at a granule.
     fn free(self, granule: usize) -> Result<usize, Damaged> {
         let entry = self.entry(granule)?;
         let len = entry.head.load(Relaxed) as usize;
@@ -124,7 +124,7 @@ impl<'a> Table<'a> {
         if agree { Ok(len) } else { Err(Damaged) }
     }
 
-    /// Enters a free block into the list of its class.
+    /// Adds a free block to the list of its class.
     fn list(self, granule: usize, len: usize) -> Result<(), Damaged> {
         let class = class_of::<STEPS>(len);
         let (entry, head) = (self.entry(granule)?, &self.lists.heads[class]);
@@ -174,7 +174,7 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
-    /// Makes granules free that no block has, together with the free blocks around them.
+    /// Makes unused granules one free block with the free blocks around them.
     fn insert(self, granule: usize, len: usize) -> Result<(), Damaged> {
         let (mut start, mut end) = (granule, granule + len);
         if let Some(before) = granule.checked_sub(1) {
@@ -195,11 +195,11 @@ impl<'a> Table<'a> {
         self.list(start, end - start)
     }
 
-    /// Makes all but the live blocks anew from them. Memory behind a word that was written by someone else stays out of use up to the next
-    /// live block: how long the block was is not known. O(granules).
+    /// Rebuilds everything else from the live blocks. The memory after an overwritten word stays out of use up to the next live block,
+    /// because the length of the lost block is unknown. O(granules).
     pub(super) fn rebuild(self) {
         let zero = |number: &AtomicU32| {
-            // Entries that were never used take no memory.
+            // Avoid writes to unused entries, which take no memory.
             if number.load(Relaxed) != 0 {
                 number.store(0, Relaxed);
             }
@@ -209,7 +209,7 @@ impl<'a> Table<'a> {
         self.entries.iter().for_each(clear);
         let (mut at, mut gap, mut free) = (0, 0, 0);
         let end_gap = |from: usize, to: usize| {
-            // If it is damaged again meanwhile, the memory stays out of use.
+            // If the list is damaged again meanwhile, the memory stays out of use.
             if to > from && self.list(from, to - from).is_ok() { to - from } else { 0 }
         };
         while at < self.entries.len() {
@@ -237,7 +237,7 @@ impl<'a> Table<'a> {
         self.lists.recoveries.fetch_add(1, Relaxed);
     }
 
-    /// Returns the free blocks of a class and their lengths, the first of them only.
+    /// Iterates over the first free blocks of a class and their lengths.
     fn blocks(self, class: usize) -> impl Iterator<Item = Result<(usize, usize), Damaged>> {
         let (mut link, mut back) = (self.lists.heads.get(class), 0);
         let all = iter::from_fn(move || {
@@ -256,7 +256,7 @@ impl<'a> Table<'a> {
         all.take(PROBES)
     }
 
-    /// Returns the first class that has a block, from `class` on.
+    /// Returns the first class from `class` on that has a block.
     fn class_from(self, class: usize) -> Option<usize> {
         let mut mask = u32::MAX << (class % ROW);
         for row in class / ROW..ROWS {
@@ -273,7 +273,7 @@ impl<'a> Table<'a> {
     fn find(self, len: usize, align: usize) -> Result<Option<(usize, usize, usize)>, Damaged> {
         let own = class_of::<STEPS>(len);
         let padded = class_of::<STEPS>(len + align - 1);
-        // Blocks of its own class may be too short, and of others too short for the alignment.
+        // Blocks of the request's class may be too short, and blocks of other classes too short for the alignment.
         let classes = [Some(own), self.class_from(own + 1), Some(padded), self.class_from(padded + 1)];
         for class in classes.into_iter().flatten() {
             for block in self.blocks(class) {
@@ -284,7 +284,7 @@ impl<'a> Table<'a> {
                 }
             }
         }
-        // A class that has a block and seems to have none is not found.
+        // Check that the maps agree with the lists, or a class with a block would not be found.
         let is_listed = |class: usize| {
             let listed = self.lists.maps[class / ROW].load(Relaxed) >> (class % ROW) & 1 != 0;
             listed == (self.lists.heads[class].load(Relaxed) != 0)
@@ -292,7 +292,7 @@ impl<'a> Table<'a> {
         if (0..ROWS * ROW).all(is_listed) { Ok(None) } else { Err(Damaged) }
     }
 
-    /// Removes `len` granules from the free ones.
+    /// Removes `len` granules from the free blocks.
     fn allocate_granules(self, len: usize, align: usize) -> Result<Option<usize>, Damaged> {
         let Some((block, place, have)) = self.find(len, align)? else { return Ok(None) };
         self.unlist(block, have)?;
@@ -306,7 +306,7 @@ impl<'a> Table<'a> {
         Ok(Some(place))
     }
 
-    /// Runs what may find damage, and again after the lists were made anew.
+    /// Runs `f`, and if it finds damage, runs it again after a rebuild.
     fn repaired<T>(self, f: impl Fn(Self) -> Result<T, Damaged>) -> Option<T> {
         f(self)
             .or_else(|Damaged| {
@@ -324,7 +324,7 @@ impl<'a> Table<'a> {
         let granule = self.repaired(|table| table.allocate_granules(len, align))??;
         let entry = self.entries.get(granule)?;
         entry.owner.store(owner, Relaxed);
-        // With this the block is live, so it comes last.
+        // This store makes the block live, so it comes last.
         entry.word.store(check(granule, len, owner) << 32 | len as u64, Release);
         self.lists.used.fetch_add(len as u32, Relaxed);
         Some(granule)
@@ -334,7 +334,7 @@ impl<'a> Table<'a> {
     pub(super) fn deallocate(self, granule: usize) -> bool {
         let Some(len) = self.live(granule) else { return false };
         self.entries[granule].word.store(0, Relaxed);
-        // Now it is free, whatever comes next.
+        // From here on the block is free, even if the process dies.
         compiler_fence(Release);
         self.lists.used.fetch_sub(len as u32, Relaxed);
         if self.insert(granule, len).is_err() {
@@ -361,7 +361,7 @@ impl<'a> Table<'a> {
         self.live(granule)
     }
 
-    /// Returns the length of a free block that a request is sure to find, of which none is much longer.
+    /// Returns the length of a free block that a request is certain to find. No free block is much longer.
     pub(super) fn largest(self) -> usize {
         let longest = |table: Self| {
             let row = (0..ROWS).rev().find(|&row| table.lists.maps[row].load(Relaxed) != 0);
@@ -376,7 +376,7 @@ impl<'a> Table<'a> {
         self.repaired(longest).unwrap_or(0)
     }
 
-    /// Returns the granules in live blocks, and how often the lists were made anew.
+    /// Returns the number of granules in live blocks, and how often the lists were rebuilt.
     pub(super) fn used(self) -> (usize, u64) {
         if self.lists.used.load(Relaxed) as usize > self.entries.len() {
             self.rebuild();

@@ -1,4 +1,4 @@
-//! The granules that regions are divided into, and the lists that free blocks belong to by their length.
+//! Granules, into which regions are divided, and the classes of free blocks by length.
 
 use crate::units::{COUNTS_ZEROS, Index, class_by, half_octaves};
 use core::hint::assert_unchecked;
@@ -9,11 +9,11 @@ pub(crate) const GRANULE: usize = 8;
 /// Bits in a word of boundary bits.
 pub(crate) const WORD: usize = 32;
 
-/// Returns the list for free blocks of `len` granules, with so many lists per power of two. O(1).
+/// Returns the list for free blocks of `len` granules, given `sublists` lists per power of two. O(1).
 ///
 /// # Safety
 ///
-/// `len` is not zero and fits a `W`.
+/// `len` must not be zero, and must fit a `W`.
 #[inline(always)]
 pub(crate) const unsafe fn class<W: Index>(sublists: usize, len: usize) -> usize {
     // SAFETY: the caller's contract.
@@ -21,7 +21,7 @@ pub(crate) const unsafe fn class<W: Index>(sublists: usize, len: usize) -> usize
     if sublists != 2 || !COUNTS_ZEROS && W::MAX > u16::MAX as usize {
         class_by(sublists, len)
     } else if COUNTS_ZEROS {
-        // The highest bit and the one below it, moved up: one instruction less where zeros are counted.
+        // The highest bit and the one below it, shifted up: one instruction less on CPUs that count zeros.
         let zeros = (len as u32).leading_zeros();
         (((len as u32) << zeros >> 30) + 60 - 2 * zeros) as usize
     } else {
@@ -29,15 +29,15 @@ pub(crate) const unsafe fn class<W: Index>(sublists: usize, len: usize) -> usize
     }
 }
 
-/// Rounds a size in bytes up to granules. The size is that of a layout, so it cannot overflow.
+/// Rounds the size of a layout up to granules. The sum cannot overflow.
 #[inline(always)]
 #[allow(clippy::manual_div_ceil, reason = "takes three instructions more")]
 pub(crate) const fn granules(size: usize) -> usize {
     (size + (GRANULE - 1)) / GRANULE
 }
 
-/// Returns the number itself, and keeps the compiler from knowing what it was computed from: a length in granules as a shifted
-/// operand is shorter than the size that it came from, rounded up once more.
+/// Returns the number itself, but hides from the compiler how it was computed: shifting a length in granules takes less code than
+/// rounding its size up again.
 #[inline(always)]
 #[cfg_attr(
     any(not(any(target_arch = "arm", target_arch = "riscv32", target_arch = "x86_64")), miri, kani),
@@ -48,14 +48,14 @@ pub(crate) fn opaque(mut number: usize) -> usize {
         any(target_arch = "arm", target_arch = "riscv32", target_arch = "x86_64"),
         not(any(miri, kani))
     ))]
-    // SAFETY: there is no instruction.
+    // SAFETY: the assembly contains no instruction.
     unsafe {
         core::arch::asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
     }
     number
 }
 
-/// Returns the words of boundary bits for `len` granules, the first of which is number 0 of a word.
+/// Returns how many words of boundary bits `len` granules need, if the first has bit 0 of a word.
 pub(crate) const fn bit_words(len: usize) -> usize {
     (len + 1).div_ceil(WORD)
 }

@@ -8,21 +8,21 @@ use core::hint::assert_unchecked;
 
 #[allow(clippy::missing_safety_doc, reason = "the contract of `Blocks`")]
 impl<P: Place> Blocks<P> {
-    /// Whether a granule alone has no room for links.
+    /// Whether a single granule has no room for links.
     pub(super) const WIDE: bool = {
         let words = P::GRANULE / size_of::<P::Word>();
         assert!(words >= 2, "a granule holds its length twice");
         words < 4
     };
-    /// Granules that an allocated block has at least: those that have room for links when it is free.
+    /// Fewest granules of an allocated block, so that it has room for links once it is free.
     pub(crate) const MIN: usize = if Self::WIDE { 2 } else { 1 };
 
-    /// The words at the start of a free block. The last word of its last granule is a fourth one, that of a granule alone a second one.
+    /// Numbers of the words at the start of a free block. The last word of its last granule has the length once more.
     pub(super) const NEXT: usize = if Self::WIDE { 1 } else { 0 };
     pub(super) const PREV: usize = Self::NEXT + 1;
     pub(super) const LEN: usize = if Self::WIDE { 0 } else { 2 };
 
-    /// Whether one word is the map of the lists.
+    /// Whether the map of the lists is one word.
     const ONE_WORD: bool = {
         assert!(P::LISTS <= WORD * WORD, "a word has bits for the words of the map");
         P::LISTS <= WORD
@@ -33,7 +33,7 @@ impl<P: Place> Blocks<P> {
         self.0.granule(index).cast::<P::Word>().wrapping_add(word)
     }
 
-    /// Returns the last word in front of granule `end`.
+    /// Returns the last word before granule `end`.
     #[inline(always)]
     pub(super) fn tail(self, end: usize) -> *mut P::Word {
         self.0.granule(end).cast::<P::Word>().wrapping_sub(1)
@@ -97,7 +97,7 @@ impl<P: Place> Blocks<P> {
         if LOW_FIRST { word.ilog2() as usize } else { 31 - word.trailing_zeros() as usize }
     }
 
-    /// Notes that a list has got its first block.
+    /// Sets the bit of a list that got its first block.
     #[inline(always)]
     pub(super) unsafe fn fill_list(self, list: usize) {
         // SAFETY: the words belong to the heap.
@@ -111,7 +111,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Notes that a list has lost its last block.
+    /// Clears the bit of a list that lost its last block.
     #[inline(always)]
     pub(super) unsafe fn empty_list(self, list: usize) {
         // SAFETY: the words belong to the heap.
@@ -233,7 +233,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Removes a free block of `len` granules from its list, if it is in one: out of line where checks and firmware make that worth it.
+    /// Removes a free block of `len` granules from its list, if it is in one. Out of line in firmware with checks.
     #[inline(always)]
     pub(super) unsafe fn leave(self, index: usize, len: usize) {
         // SAFETY: the caller's contract.

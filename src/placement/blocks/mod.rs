@@ -1,4 +1,4 @@
-//! The engine of [`Tlsf`](crate::Tlsf) and [`TinyHeap`](crate::TinyHeap): the blocks of one region, which of them are free, and in which list.
+//! The engine of [`Tlsf`](crate::Tlsf) and [`TinyHeap`](crate::TinyHeap): the blocks of one region, and the lists of its free ones.
 
 pub(crate) mod granules;
 mod links;
@@ -8,12 +8,12 @@ use crate::error::FreeError;
 use crate::units::Index;
 use granules::{GRANULE, WORD};
 
-/// Blocks of a list that are looked at before a request fails, where that is asked for.
+/// Most blocks of a list that [`Blocks::search`] examines.
 const PROBES: usize = 16;
-/// The same where the shortest block that is long enough is found.
+/// With tries, longer requests, in granules, are cut from the front of a block, others from its back.
 const LONG: usize = 64;
 
-/// Whether the bit for the first of several things is the lowest one: on hosts, where trailing zeros are counted as fast as leading ones.
+/// Whether the first list has the lowest bit: on hosts, which count trailing zeros as fast as leading ones.
 const LOW_FIRST: bool = !cfg!(target_os = "none");
 /// Whether a rotation takes fewer instructions than a shift of a number modulo 32, as in firmware for Arm.
 const ROTATES: bool = cfg!(all(target_os = "none", target_arch = "arm"));
@@ -25,21 +25,21 @@ const NONE: usize = 0;
 ///
 /// # Safety
 ///
-/// All methods return the same for the same region each time. The parts do not overlap, and nothing else uses them.
-/// Granule numbers start at [`Place::LISTS`] or above, so that they differ from those of lists, and fit a word. Granules are aligned to
+/// Each method always returns the same value for the same region. The parts do not overlap, and nothing else uses them. Granule numbers
+/// start at [`Place::LISTS`] or above, so that they differ from those of lists, and fit a word. Granules are aligned to
 /// [`Place::GRANULE`], bits and lists to their words. There is a bit for each granule, and one more.
 pub(crate) unsafe trait Place: Copy {
     /// The shape of free blocks and lists.
     type Word: Index;
     /// Lists per power of two.
     const SUBLISTS: usize;
-    /// Numbers below this are those of lists.
+    /// Numbers below this one denote lists.
     const LISTS: usize;
     /// Whether blocks are checked when they are freed or leave their list: level `Basic` of [`harden`](crate::harden).
     const CHECKED: bool;
     /// Bytes of a granule.
     const GRANULE: usize = GRANULE;
-    /// Whether each list is a trie by length, so that the shortest block that is long enough is found.
+    /// Whether each list is a trie by length, so that a request finds the shortest sufficient block.
     const BEST: bool;
     /// Returns the number of the first granule.
     fn first(self) -> usize;
@@ -47,12 +47,12 @@ pub(crate) unsafe trait Place: Copy {
     fn granule(self, index: usize) -> *mut u8;
     /// Returns the word that has the bit of a granule.
     fn bits(self, index: usize) -> *mut u32;
-    /// Returns the place for the first block of a list.
+    /// Returns the word that holds the first block of a list.
     fn head(self, list: usize) -> *mut Self::Word;
-    /// Returns the map of the lists that have a block: one word with a bit for each if there are no more than 32 lists. Else a word that
-    /// says which of the words behind it are not zero, and these.
+    /// Returns the map of the lists that have a block: one word with a bit for each if there are at most 32 lists, else a word that says
+    /// which of the words after it are not zero, and these.
     fn map(self) -> *mut u32;
-    /// Returns the length of the longest block that there can be. There is a list for it.
+    /// Returns the length of the longest possible block. There is a list for it.
     fn longest(self) -> usize;
 }
 
@@ -69,58 +69,57 @@ pub(crate) struct Found {
 ///  lists               heads: the first block of each class | map: which classes have one
 ///
 ///  a free block        | next prev len | ............ | len |   16-bit words
-///  one of one granule  | next prev len len |
+///  a single granule    | next prev len len |
 ///  a free block        | len next prev | ............ | len |   32-bit words
-///  one of one granule  | len len |                              in no list
+///  a single granule    | len len |                              in no list
 ///  an allocated block  | the user's bytes, all of them      |
 ///
 ///  boundary bits         1               0             1               1
 ///                        | free          | allocated   | allocated     | free ..
 /// ```
 ///
-/// The bit of a granule says whether memory changes from free to allocated, or back, at its start. To free a block flips the bits
-/// at its two ends, and what they were says which neighbours are free; to allocate one flips the same two. An
-/// allocated block has no header, since its owner knows its length.
+/// The bit of a granule says whether memory changes from free to allocated, or back, at its start. Freeing a block flips the bits at its
+/// two ends, whose old values say which neighbours are free; allocating one flips them too. An allocated block has no header, since its
+/// owner knows its length.
 ///
-/// Free blocks are in doubly linked lists by class. The first block of a list has the number of the list for
-/// its `prev`, which is below all granule numbers. So a block is taken out without knowing its class. A granule alone has no room for
-/// links of 32 bits: it is found when a neighbour is freed.
+/// Free blocks are in doubly linked lists by class. The `prev` of a list's first block is the number of the list, which is below all
+/// granule numbers, so a block can be unlinked without knowing its class. A single granule has no room for links of 32 bits: it is found
+/// when a neighbour is freed.
 ///
-/// All operations are O(1), unless they say otherwise. Their `unsafe` contract is that of [`Place`]; indices are those of granules, and
-/// lengths count granules.
+/// All operations are O(1), unless they say otherwise. Their `unsafe` contract is that of [`Place`]. Indices and lengths count granules.
 #[derive(Clone, Copy)]
 pub(crate) struct Blocks<P>(pub(crate) P);
 
 #[allow(clippy::missing_safety_doc, reason = "one contract for all, above")]
 impl<P: Place> Blocks<P> {
-    /// Longer requests, in granules, are cut from the front of a block, others from its back: where blocks in front grow, as on hosts, also
-    /// pages of 4 KiB.
+    /// Longer requests, in granules, are cut from the front of a block, others from its back. On hosts, where blocks at the front grow,
+    /// pages of 4 KiB come from the back too.
     const FROM_BACK: usize = match P::GRANULE {
         GRANULE if Self::WIDE && !cfg!(target_os = "none") => 640,
         GRANULE => 256,
         _ => 512,
     };
 
-    /// Returns the number of the granule that `address` is in, if it is in one.
+    /// Returns the number of the granule that contains `address`, if there is one.
     #[inline(always)]
     pub(crate) fn index(self, address: usize) -> usize {
         address.wrapping_sub(self.0.granule(0).addr()) / P::GRANULE
     }
 
-    /// Returns the bit of a granule, in its word: by a rotation where that takes one instruction and a shift another one for a mask.
+    /// Returns a granule's bit in its word: by a rotation where a shift would take another instruction for a mask.
     #[inline(always)]
     const fn bit(index: usize) -> u32 {
         if ROTATES { 1u32.rotate_right(index as u32) } else { 1 << (index % WORD) }
     }
 
-    /// Returns whether exactly one side of the boundary in front of a granule is free.
+    /// Returns whether exactly one side of the boundary before a granule is free.
     #[inline(always)]
     pub(crate) unsafe fn is_bound(self, index: usize) -> bool {
         // SAFETY: there is a bit for each granule and one more.
         unsafe { *self.0.bits(index) & Self::bit(index) != 0 }
     }
 
-    /// Flips the bit of a boundary; returns what it was.
+    /// Flips the bit of a boundary and returns its old value.
     #[inline(always)]
     unsafe fn flip_bound(self, index: usize) -> bool {
         let word = self.0.bits(index);
@@ -142,8 +141,8 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Returns the length of the free block that ends in front of granule `start`, 0 if the lengths at its ends do not agree. A boundary is
-    /// there.
+    /// Returns the length of the free block that ends before granule `start`, or 0 if the lengths at its ends differ. `start` must be a
+    /// boundary.
     #[inline(always)]
     unsafe fn free_before(self, start: usize) -> usize {
         let room = start - self.0.first();
@@ -165,17 +164,17 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Frees `len` granules from `index` on, merged with their free neighbours. If blocks are checked and these granules cannot be
-    /// allocated ones, returns false, with nothing done.
+    /// Frees `len` granules from `index` on and merges them with free neighbours. If blocks are checked and these granules cannot be an
+    /// allocated block, returns false and changes nothing.
     #[inline(always)]
     pub(crate) unsafe fn free(self, mut index: usize, mut len: usize) -> bool {
-        // SAFETY: the bits say which neighbours are free, and those say where they end.
+        // SAFETY: the bits say which neighbours are free, and free blocks have their length at both ends.
         unsafe {
             let end = index + len;
             if P::CHECKED && len > self.0.first() + self.0.longest() - index {
                 return false;
             }
-            // Without checks lengths are read when they are needed, which takes fewer registers.
+            // Without checks, lengths are read only when needed, which takes fewer registers.
             let left = self.flip_bound(index);
             let before = if P::CHECKED && left { self.free_before(index) } else { 0 };
             if P::CHECKED && left && before == 0 {
@@ -203,7 +202,7 @@ impl<P: Place> Blocks<P> {
         true
     }
 
-    /// Flips the bit of a boundary back, since a block that begins there cannot be freed. Returns false.
+    /// Flips the bit of a boundary back, since the block there cannot be freed. Returns false.
     #[cold]
     #[inline(never)]
     unsafe fn refuse(self, index: usize) -> bool {
@@ -223,10 +222,10 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Does what [`Self::cut`] does to a block that need not be the first one of a list.
+    /// Does what [`Self::cut`] does, for a block that need not be the first of a list.
     #[inline(always)]
     unsafe fn cut_out(self, index: usize, len: usize, need: usize, mask: usize) -> *mut u8 {
-        // SAFETY: the block is free, and as long as is needed.
+        // SAFETY: the block is free, and long enough.
         unsafe {
             let found = self.get(index, Self::LEN);
             self.leave(index, found);
@@ -255,8 +254,8 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Finds a free block of at least `need` granules, which is not zero: the first one of the list for so many if it is long
-    /// enough, else the first one of the next list that has any.
+    /// Finds a free block of at least `need` granules (not zero): the first block of the list for that length if it is long enough, else
+    /// the first block of the next list that has any.
     #[inline(always)]
     pub(crate) unsafe fn find(self, need: usize) -> Option<Found> {
         if need > self.0.longest() {
@@ -290,10 +289,10 @@ impl<P: Place> Blocks<P> {
         place >= start && place + len * P::GRANULE <= self.0.granule(end).addr()
     }
 
-    /// Finds a free block like [`Self::find`], where that finds none: one of the first blocks of the list for `need` that is long enough.
-    /// It becomes the first one.
+    /// Finds a free block when [`Self::find`] finds none: one of the first blocks of the list for `need` that is long enough. Moves it to
+    /// the front of the list.
     pub(crate) unsafe fn search(self, need: usize) -> Option<Found> {
-        // A trie has been searched for all that is long enough.
+        // The trie search has already covered every long enough block.
         if P::BEST || need > self.0.longest() {
             return None;
         }
@@ -318,7 +317,7 @@ impl<P: Place> Blocks<P> {
     }
 
     /// Allocates `len` granules from a block that was found for `need`, at a multiple of `mask + 1` bytes; `need` is `len + mask /
-    /// GRANULE`. The granules in front and behind become free again.
+    /// GRANULE`. The granules before and after them become free again.
     #[inline(always)]
     pub(crate) unsafe fn cut(self, found: Found, len: usize, need: usize, mask: usize) -> *mut u8 {
         let Found { index, list } = found;
@@ -356,21 +355,21 @@ impl<P: Place> Blocks<P> {
                 self.enter(index, front, to);
             }
             if Self::WIDE {
-                // The end of a granule alone was a link.
+                // In a single granule, `pop` has read this word as a link.
                 *tail = P::Word::new(front);
             }
             start
         }
     }
 
-    /// Makes what lies from `end` to `behind`, the end of the first block of a list, a free block of its own; that block
-    /// stays the first one. Returns `end`. The other's length is for the caller to write.
+    /// Splits the granules from `end` to `behind`, the end of a list's first block, off as a free block. The first block stays first, and
+    /// the caller writes its length. Returns `end`.
     #[inline(always)]
     unsafe fn trim(self, index: usize, list: usize, end: usize, behind: usize) -> usize {
         if end == behind {
             return end;
         }
-        // SAFETY: both are free blocks then.
+        // SAFETY: both parts are free blocks.
         unsafe {
             let rest = behind - end;
             self.measure(end, rest);
@@ -393,7 +392,7 @@ impl<P: Place> Blocks<P> {
         end
     }
 
-    /// Allocates the free block behind granule `end` if it has `more` granules, and returns its length.
+    /// Allocates the free block at granule `end` if it has at least `more` granules, and returns its length.
     #[inline(always)]
     pub(crate) unsafe fn allocate_behind(self, end: usize, more: usize) -> Option<usize> {
         // SAFETY: if the bit is set, a free block starts there.
@@ -414,7 +413,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Returns the length of the free block that the longest request which is sure to succeed is cut from.
+    /// Returns the greatest length that [`Self::find`] is sure to find now.
     pub(crate) unsafe fn largest(self) -> usize {
         // SAFETY: heads are free blocks.
         unsafe {
@@ -441,13 +440,13 @@ impl<P: Place> Blocks<P> {
         largest
     }
 
-    /// Returns the length of the free block that starts with granule `index`, if one does. The granule begins with a boundary.
+    /// Returns the length of the free block at granule `index`, if there is one. `index` must be a boundary.
     pub(crate) unsafe fn free_len(self, index: usize) -> usize {
         // SAFETY: the caller passes a granule that begins with a boundary, so it can be read.
         unsafe { self.get(index, Self::LEN) }
     }
 
-    /// Finds out in O(1) what can be known of whether a live block of `len` granules, one at least, is at `address`.
+    /// Checks in O(1), as far as possible, that a live block of `len` granules (at least one) is at `address`.
     pub(crate) unsafe fn check(self, address: usize, len: usize) -> Result<(), FreeError> {
         let first = self.0.first();
         let end = first + self.0.longest();
@@ -459,8 +458,8 @@ impl<P: Place> Blocks<P> {
             return Err(FreeError::Misaligned);
         }
         let (start, stop) = (first + offset, first + offset + len);
-        // A set bit says that the neighbour or the block itself is free. A neighbour that is free says so at both
-        // ends; it is read only then, since a live one is another thread's.
+        // A set bit says that the neighbour or the block itself is free. A free neighbour has its length at both ends. It is read only if
+        // the bit is set, since a live one is another thread's.
         // SAFETY: only granules of the region are read.
         let free = unsafe {
             self.is_bound(start) && self.free_before(start) == 0
@@ -469,8 +468,8 @@ impl<P: Place> Blocks<P> {
         if free { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
 
-    /// Shows `visit` the runs of free and of allocated granules from `first` up to `end`, as number, length and whether they are
-    /// free, until it returns `false`. O(granules / 32 + runs).
+    /// Passes each run of free or allocated granules from `first` up to `end` to `visit`, as number, length and whether it is free, until
+    /// `visit` returns `false`. O(granules / 32 + runs).
     pub(crate) unsafe fn walk(
         self,
         first: usize,

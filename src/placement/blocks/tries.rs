@@ -3,10 +3,10 @@
 use super::{Blocks, NONE, Place};
 use crate::units::Index;
 
-/// Most steps on a way down, and one more: the bits of a length.
+/// One more than the most steps on a path down: the bits of a length.
 const STEPS: usize = 32;
 
-/// A list with [`Place::BEST`]: a trie of the lengths in it, with the other blocks of a length behind its node.
+/// A list with [`Place::BEST`]: a trie of the lengths in it, whose nodes are linked to the other blocks of their length.
 ///
 /// ```text
 ///  list of 8 to 11     1010           by the second-highest bits that the list leaves open
@@ -16,31 +16,31 @@ const STEPS: usize = 32;
 ///                  1000    1011       equal lengths: linked by next and prev
 /// ```
 ///
-/// A node has the bits of the way to it, and lies as high as there was a place when it was entered. The words behind the links are its
-/// children. So a way down is as long as a length has open bits at most, and half the lengths below a node are on either
-/// side. Lists below [`Blocks::SINGLE`] have blocks of one length, and so a node without children, for which there would be no room.
-/// The node has the number of the list for its `prev`, others of its length the block before.
+/// The length of a node starts with the bits of the path to it, and a new node takes the highest vacant place on its path. The words
+/// after the links are its children. So a path is at most as long as a length has open bits, and each child covers half the lengths below
+/// its parent. Lists below [`Blocks::SINGLE`] have blocks of one length, so their nodes need no children, for which they would have no
+/// room. The `prev` of a node is the number of the list, that of other blocks of its length the block before.
 #[allow(clippy::missing_safety_doc, reason = "the contract of `Blocks`")]
 impl<P: Place> Blocks<P> {
     /// Lists below this one have blocks of one length.
     const SINGLE: usize = 2 * P::SUBLISTS;
 
-    /// The first child of a node, and the second one behind it.
+    /// Number of the word with a node's first child; the second child follows.
     const CHILD: usize = 4;
 
-    /// Returns the bits of a length that its list leaves open, highest first, and a one behind them.
+    /// Returns the bits of a length that its list leaves open, highest first, followed by a one.
     #[inline(always)]
     const fn key(list: usize, len: usize) -> u32 {
         ((len as u32) << 1 | 1).wrapping_shl((32 - list / P::SUBLISTS) as u32)
     }
 
-    /// Returns the link of a node to its left child, or to its right one.
+    /// Returns a node's link to its left or right child.
     #[inline(always)]
     fn child(self, node: usize, right: usize) -> *mut P::Word {
         self.word(node, Self::CHILD + right)
     }
 
-    /// Returns the link to the node for a length, or where it belongs if there is none.
+    /// Returns the link to the node for a length, or the empty link where it belongs.
     #[inline(always)]
     unsafe fn link_of(self, list: usize, len: usize) -> *mut P::Word {
         let mut link = self.0.head(list);
@@ -136,7 +136,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Cuts off a leaf of the trie below `link`, which may be the node there, and returns it.
+    /// Cuts off a leaf of the trie at `link`, perhaps its root, and returns it.
     #[inline(always)]
     unsafe fn cut_leaf(self, mut link: *mut P::Word) -> usize {
         // SAFETY: as in `link_of`.
@@ -163,7 +163,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Finds a block of the least length that is at least `need`, which is not zero. O(log n).
+    /// Finds a shortest block of at least `need` granules (not zero). O(log n).
     #[cfg_attr(target_os = "none", inline(never))]
     #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(super) unsafe fn find_best(self, need: usize) -> usize {
@@ -173,7 +173,7 @@ impl<P: Place> Blocks<P> {
             let mut key = Self::key(list, need);
             let mut at = (*self.0.head(list)).get();
             let (mut best, mut least) = (NONE, usize::MAX);
-            // The root of the shortest lengths above `need` that are not on the way to it.
+            // The root of the shortest lengths above `need` that are not on the path to it.
             let mut above = NONE;
             while at != NONE {
                 let len = self.get(at, Self::LEN);
@@ -226,7 +226,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Returns whether there is a free block of at least `need` granules, but less than `len`. O(log n).
+    /// Returns whether there is a free block of at least `need` granules, but fewer than `len`. O(log n).
     #[inline(always)]
     pub(crate) unsafe fn has_between(self, need: usize, len: usize) -> bool {
         // SAFETY: the search finds free blocks.
@@ -238,7 +238,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Returns a block as long as `node`: another one if there is one, which is the last that was freed and takes less to remove.
+    /// Returns a block as long as `node`: if there are others, the one freed last, which is easier to remove.
     #[inline(always)]
     unsafe fn one_of(self, node: usize) -> usize {
         // SAFETY: nodes are free blocks.
@@ -246,7 +246,7 @@ impl<P: Place> Blocks<P> {
         if next != NONE { next } else { node }
     }
 
-    /// Returns the longest length in a list that has a block.
+    /// Returns the longest length in a list that is not empty.
     pub(super) unsafe fn longest_in(self, list: usize) -> usize {
         // SAFETY: as in `link_of`.
         unsafe {
@@ -292,7 +292,7 @@ mod tests {
         runs
     }
 
-    /// Every block is cut from a free run of the least length that is long enough, and the longest run is known.
+    /// Checks that every block is cut from a shortest sufficient free run, and that the longest run is known.
     fn finds_the_shortest<W: Index, const SL: usize, const C: bool>(seed: u64) {
         const STEPS: usize = if cfg!(miri) { 120 } else { 4000 };
         let mut memory = vec![0u64; 1500];

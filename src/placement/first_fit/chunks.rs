@@ -5,11 +5,11 @@ use core::ptr;
 /// Granules whose free runs share one leaf in the tree of a map: those of a word.
 pub(super) const CHUNK: usize = u32::BITS as usize;
 
-/// Clears words. On firmware one by one: the library's function takes more code than all of a map's start.
+/// Clears words, on firmware one by one: the library's function takes more code than opening a whole map.
 ///
 /// # Safety
 ///
-/// The words must be the caller's to write.
+/// The caller must own the words.
 #[inline(never)]
 pub(super) unsafe fn clear(words: *mut u32, count: usize) {
     if cfg!(not(target_os = "none")) {
@@ -24,7 +24,7 @@ pub(super) unsafe fn clear(words: *mut u32, count: usize) {
 
 /// A node of a tree: a length in granules.
 pub trait Length: Copy {
-    /// The longest.
+    /// The greatest length.
     const MAX: usize;
     /// Converts a length of at most [`Length::MAX`].
     fn new(len: usize) -> Self;
@@ -50,7 +50,7 @@ macro_rules! length {
 
 length!(u16 u32);
 
-/// Chunks of a group.
+/// Chunks per group.
 const GROUP: usize = 4;
 
 /// The byte of a chunk in which a run of this length or longer begins. No other chunk of the group has such a run.
@@ -59,7 +59,7 @@ pub(super) const LONG: u8 = 127;
 const EDGE: u8 = 128;
 const _: () = assert!(LONG as usize + 1 >= GROUP * CHUNK);
 
-/// The length of the longest free run that begins in each chunk, in each group of chunks, and in more and more groups.
+/// The length of the longest free run that begins in each chunk, in each group of chunks, and in each 2, 4, 8 .. groups.
 ///
 /// ```text
 ///                       1
@@ -71,29 +71,29 @@ const _: () = assert!(LONG as usize + 1 >= GROUP * CHUNK);
 /// The eighth bit of each byte says whether a run from an earlier chunk ends in this one.
 #[derive(Clone, Copy)]
 pub(super) struct Chunks<N> {
-    /// The bytes of a group are one word, the first chunk's the lowest.
+    /// One word for each group, whose lowest byte is the first chunk's.
     leaves: *mut u32,
     nodes: *mut N,
     groups: usize,
 }
 
-/// The lengths in the bytes of a group.
+/// Mask of the lengths in the bytes of a group.
 const LENGTHS: u32 = u32::from_ne_bytes([!EDGE; GROUP]);
 
 /// The contents of a chunk's leaf.
 #[derive(Clone, Copy)]
 pub(super) struct Leaf {
-    /// The length of the longest free run that begins in it.
+    /// The length of the longest free run that begins in the chunk.
     pub(super) longest: usize,
-    /// Whether a run from an earlier chunk ends in it: then that end is its first boundary.
+    /// Whether a run from an earlier chunk ends in the chunk. That end is then its first boundary.
     pub(super) edge: bool,
 }
 
 impl<N: Length> Chunks<N> {
-    /// No chunks.
+    /// A tree without chunks.
     pub(super) const EMPTY: Self = Self { leaves: ptr::null_mut(), nodes: ptr::null_mut(), groups: 0 };
 
-    /// Returns the groups of `len` granules and the boundary behind them, and how many groups the tree could have.
+    /// Returns the groups of `len` granules and the boundary after them, and how many groups the tree could have.
     const fn groups(len: usize) -> (usize, usize) {
         let groups = len / (GROUP * CHUNK) + 1;
         (groups, groups.next_power_of_two())
@@ -106,7 +106,7 @@ impl<N: Length> Chunks<N> {
         groups + ((width + groups).next_multiple_of(2) * size_of::<N>()).div_ceil(size_of::<u32>())
     }
 
-    /// Starts without free runs.
+    /// Creates chunks without free runs.
     ///
     /// # Safety
     ///
@@ -141,7 +141,7 @@ impl<N: Length> Chunks<N> {
         unsafe { *self.leaves.add(group) }
     }
 
-    /// Returns where the byte of a chunk is.
+    /// Returns the address of a chunk's byte.
     #[inline(always)]
     fn place(self, chunk: usize) -> *mut u8 {
         let place = if cfg!(target_endian = "big") { chunk ^ (GROUP - 1) } else { chunk };
@@ -167,7 +167,7 @@ impl<N: Length> Chunks<N> {
         if self.nodes.is_null() { 0 } else { self.node(1) }
     }
 
-    /// Returns what is known of `chunk`.
+    /// Returns the contents of the leaf of `chunk`.
     #[inline(always)]
     pub(super) fn leaf(self, chunk: usize) -> Leaf {
         let byte = self.byte(chunk);
@@ -178,7 +178,7 @@ impl<N: Length> Chunks<N> {
         Leaf { longest, edge: byte & EDGE != 0 }
     }
 
-    /// Notes that a free run from `start` to `end` has come to be, or is no more.
+    /// Updates the edge bit for a free run from `start` to `end` that appeared or disappeared.
     #[inline(always)]
     pub(super) fn cross(self, start: usize, end: usize) {
         if start / CHUNK != end / CHUNK {
@@ -186,7 +186,7 @@ impl<N: Length> Chunks<N> {
         }
     }
 
-    /// Notes that a free run from an earlier chunk has come to end in `chunk`, or does no more.
+    /// Flips the bit that says whether a free run from an earlier chunk ends in `chunk`.
     #[inline(always)]
     pub(super) fn flip_edge(self, chunk: usize) {
         self.put_byte(chunk, self.byte(chunk) ^ EDGE);
@@ -203,13 +203,13 @@ impl<N: Length> Chunks<N> {
             }
         }
         let group = node - self.groups;
-        // The upper bit of a byte stays if its length is not less.
+        // The upper bit of a byte survives if its length is at least `want`.
         let want = want.min(LONG.into()) as u32;
         let fits = ((self.group(group) | !LENGTHS) - want * u32::from_ne_bytes([1; GROUP])) & !LENGTHS;
         group * GROUP + (fits.trailing_zeros() / u8::BITS) as usize
     }
 
-    /// Returns the last chunk in front of `chunk` in which a free run begins. There must be one. O(log n).
+    /// Returns the last chunk before `chunk` in which a free run begins. There must be one. O(log n).
     pub(super) fn before(self, chunk: usize) -> usize {
         let mut group = chunk / GROUP;
         let mut leaves = self.group(group) & LENGTHS & !(!0 << (chunk % GROUP * 8));
@@ -231,7 +231,7 @@ impl<N: Length> Chunks<N> {
         group * GROUP + GROUP - 1 - (leaves.leading_zeros() / u8::BITS) as usize
     }
 
-    /// Notes that a run of `len` granules begins in `chunk`. O(log n).
+    /// Records that a run of `len` granules begins in `chunk`. O(log n).
     #[inline(always)]
     pub(super) fn raise(self, chunk: usize, len: usize) {
         let short = len.min(LONG.into()) as u8;
@@ -246,8 +246,8 @@ impl<N: Length> Chunks<N> {
         }
     }
 
-    /// Sets the length of the longest run that begins in `chunk`, which was the longest one. `rest` is the length of a run that has come
-    /// to be in its place, which may be in the same group. O(log n).
+    /// Sets the length of the longest run that begins in `chunk`, after the longest one is gone. `rest` is the length of the run left in
+    /// its place, which may be in the same group. O(log n).
     #[inline(always)]
     pub(super) fn set(self, chunk: usize, mut len: usize, rest: usize) {
         self.put_byte(chunk, self.byte(chunk) & EDGE | len.min(LONG.into()) as u8);
@@ -256,7 +256,7 @@ impl<N: Length> Chunks<N> {
             let longest = leaves[0].max(leaves[1]).max(leaves[2]).max(leaves[3]);
             len = longest.into();
             if longest == LONG {
-                // Any other run of that length has the node already.
+                // The node already has the length of any other such run.
                 if rest < LONG.into() {
                     return;
                 }

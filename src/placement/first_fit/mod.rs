@@ -10,26 +10,26 @@ use crate::region::DEFAULT_REGIONS;
 use chunks::{CHUNK, Chunks, Length};
 use runs::{Run, Runs};
 
-/// First fit in address order, exactly: a block comes from the lowest free run that is long enough, at its lowest place. An aligned
-/// block comes from the lowest run that is long enough wherever it lies; where none is, from the lowest one that is long enough at
-/// all, if it happens to fit there. With several regions, those claimed first come first.
+/// Exact first fit in address order: a block comes from the start of the lowest free run that is long enough. An aligned block comes from
+/// the lowest run that is long enough for any start; if there is none, from the lowest run that is as long as the block, if an aligned
+/// block happens to fit there. Regions are searched in the order in which they were claimed.
 ///
-/// Keeping live blocks at low addresses fragments little in practice (Wilson, Johnstone, Neely and Boles, "Dynamic storage
+/// Keeping live blocks at low addresses causes little fragmentation in practice (Wilson, Johnstone, Neely and Boles, "Dynamic storage
 /// allocation: a survey and critical review", IWMM 1995), and has the best [proven bound](crate::heap::bounds).
 ///
 /// Nothing is written to free memory: a bit for each granule says where free runs begin and end, and a tree of maxima over them leads
 /// to the lowest fit. Allocations, frees and resizes take O(log n) for a region of n granules. The map takes 4 % of a region.
 ///
-/// With `CHECKED`, the default, one of the map's bits for each granule says where live blocks begin. A free of anything else is then
-/// an error, whatever was allocated since: a double free, an address inside a block, another size. Each check takes O(length of the
-/// block / 32). Without it the map takes 2.4 % of a region, and the heap trusts the program.
+/// With `CHECKED`, the default, the map has another bit for each granule, which says where live blocks begin. Every invalid free is then
+/// an error, whatever was allocated since: a double free, an address inside a block, a different size. Each check takes O(length of the
+/// block / 32). Without `CHECKED`, the map takes 2.4 % of a region, and the heap trusts the program.
 pub type FirstFit<const REGIONS: usize = DEFAULT_REGIONS, const CHECKED: bool = true> =
     Mapped<FirstFitMap<MapLength, CHECKED>, 8, REGIONS>;
 
 /// The map of [`FirstFit`], for regions of up to `N`'s largest number of granules.
 ///
-/// [`Apart`](super::Apart) takes it for segments of a [`Pool`](crate::pool::RawPool), and [`Mapped`] for other granules, or on firmware for
-/// larger regions: `Mapped<FirstFitMap<u32>, 8>`.
+/// [`Apart`](super::Apart) uses it for segments of a [`Pool`](crate::pool::RawPool), and [`Mapped`] for other granules or, on firmware,
+/// for larger regions: `Mapped<FirstFitMap<u32>, 8>`.
 #[derive(Clone, Copy)]
 pub struct FirstFitMap<N = MapLength, const CHECKED: bool = true> {
     runs: Runs<CHECKED>,
@@ -37,23 +37,23 @@ pub struct FirstFitMap<N = MapLength, const CHECKED: bool = true> {
     place: usize,
 }
 
-/// Lengths in a map's tree: of 16 bits on firmware, for regions of up to 512 KiB, else of 32.
+/// A length in a map's tree: 16 bits on firmware, for regions of up to 512 KiB, else 32.
 #[cfg(target_os = "none")]
 pub(crate) type MapLength = u16;
-/// Lengths in a map's tree: of 16 bits on firmware, for regions of up to 512 KiB, else of 32.
+/// A length in a map's tree: 16 bits on firmware, for regions of up to 512 KiB, else 32.
 #[cfg(not(target_os = "none"))]
 pub(crate) type MapLength = u32;
 
-// SAFETY: the pointers are to words that are the map's alone.
+// SAFETY: the pointers lead to words that only the map uses.
 unsafe impl<N, const CHECKED: bool> Send for FirstFitMap<N, CHECKED> {}
 
 impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
-    /// Returns the words of the map of `len` granules.
+    /// Returns how many words a map of `len` granules takes.
     pub(crate) const fn words_for(len: usize) -> usize {
         Runs::<CHECKED>::words(len) + Chunks::<N>::words(len)
     }
 
-    /// Makes granules in a free run used. `longest` is the length of the longest run that begins in the same chunk. O(log n).
+    /// Allocates granules `start..end` of a free run. `longest` is the length of the longest run that begins in the same chunk. O(log n).
     #[inline(always)]
     fn cut(self, run: Run, longest: usize, start: usize, end: usize) {
         let Self { runs, chunks, .. } = self;
@@ -64,7 +64,7 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
             chunks.flip_edge(next);
         }
         let rest = run.end - end;
-        // The length of the last run that begins in the chunk, if any goes beyond it.
+        // The length of the last run that begins in the chunk, if that run extends beyond the chunk.
         let mut last = rest;
         if start != run.start {
             chunks.cross(run.start, start);
@@ -80,14 +80,14 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
         }
     }
 
-    /// Looks for the longest run that begins in `chunk`, because the one that was is gone. O(log n).
+    /// Updates the longest run that begins in `chunk`, after the previous longest is gone. O(log n).
     #[inline(never)]
     fn lower(&self, chunk: usize) {
         let longest = self.runs.longest(chunk, self.chunks.leaf(chunk).edge, 0);
         self.chunks.set(chunk, longest, 0);
     }
 
-    /// Makes all of a free run used. O(log n).
+    /// Allocates all of a free run. O(log n).
     fn allocate_run(&mut self, run: Run) {
         let chunk = run.start / CHUNK;
         let longest = self.chunks.leaf(chunk).longest;
@@ -99,11 +99,11 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
         }
     }
 
-    /// Makes used granules free. O(log n).
+    /// Frees granules `start..end`. O(log n).
     #[inline(never)]
     fn release(&mut self, start: usize, end: usize) {
         let mut run = Run { start, end };
-        // Where a run begins or ends already, the new one joins it.
+        // If a free run ends or begins there, the new one joins it.
         if self.runs.flip(start) {
             run.start = match self.runs.bound_before(start) {
                 Some(bound) => bound,
@@ -128,12 +128,12 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
         }
     }
 
-    /// Returns where the free run begins that ends in front of `end` and began in an earlier chunk. O(log n).
+    /// Returns the start, in an earlier chunk, of the free run that ends at `end`. O(log n).
     #[cold]
     #[inline(never)]
     fn begin_before(&self, end: usize) -> usize {
         let chunk = self.chunks.before(end / CHUNK);
-        // It is the last run that begins there.
+        // The run is the last to begin in that chunk.
         self.runs.last_bound(chunk)
     }
 
@@ -155,7 +155,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
     const MAX_LEN: usize = N::MAX;
     const WHOLE: bool = false;
     const EXACT: bool = true;
-    // On hosts time is dearer than memory: a buffer that shrinks and grows in turn would be copied each time.
+    // On hosts time matters more than memory: a buffer that shrinks and grows in turn would be copied each time.
     const MOVES_TO_SHRINK: bool = cfg!(target_os = "none");
 
     #[inline(always)]
@@ -178,7 +178,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
 
     unsafe fn extend(&mut self, words: *mut u32, len: usize) {
         let old = self.runs.len();
-        // SAFETY: the caller's contract. The chunks is built anew, so its old words are not needed.
+        // SAFETY: the caller's contract. The chunks are rebuilt, so their old words are not needed.
         unsafe {
             self.runs.extend(words, len);
             self.chunks = Chunks::open(words.add(Runs::<CHECKED>::words(len)), len);
@@ -203,7 +203,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         let longest = self.chunks.longest();
         let mut want = len + (align - 1);
         if want > longest {
-            // Else an aligned block may happen to fit in the first run that is long enough at all.
+            // No run fits for every start, but the first run as long as the block may have an aligned place.
             if align == 1 || len > longest {
                 return None;
             }
@@ -224,7 +224,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         Some(start)
     }
 
-    // Once in a firmware, where code is scarce.
+    // Firmware has one copy, to save code.
     #[cfg_attr(target_os = "none", inline(never))]
     #[cfg_attr(not(target_os = "none"), inline(always))]
     fn check(&self, index: usize, (len, _): (usize, usize)) -> Result<(), FreeError> {

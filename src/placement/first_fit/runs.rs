@@ -1,4 +1,4 @@
-//! [`Runs`]: where the free runs of a region begin and end, in bits.
+//! [`Runs`]: bits that say where the free runs of a region begin and end.
 
 use super::chunks::{CHUNK, Leaf, clear};
 use crate::error::FreeError;
@@ -15,17 +15,17 @@ const WORD: usize = u32::BITS as usize;
 ///  starts      1      1                   1                        1            where a live block begins
 /// ```
 ///
-/// Boundaries have a bit for each granule, and one behind the last. In a chunk they are beginnings and ends by turns; whether the
-/// first one is an end is known in [`Chunks`](super::chunks::Chunks). Only with `CHECKED` is there a row of starts, to know live blocks.
+/// The row of boundaries has a bit for each granule, and one after the last. Starts and ends alternate; [`Chunks`](super::chunks::Chunks)
+/// knows whether the first boundary of a chunk is an end. The row of starts, to recognise live blocks, exists only with `CHECKED`.
 #[derive(Clone, Copy)]
 pub(super) struct Runs<const CHECKED: bool> {
     bits: *mut u32,
-    /// Bits of a row: of boundaries, then of starts.
+    /// Bits per row: first comes that of boundaries, then that of starts.
     row: usize,
     len: usize,
 }
 
-/// A free run: its first granule and the one behind it.
+/// A free run: its first granule and the one after its last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     pub(super) start: usize,
@@ -41,18 +41,18 @@ impl Run {
 impl<const CHECKED: bool> Runs<CHECKED> {
     pub(super) const EMPTY: Self = Self { bits: ptr::null_mut(), row: 0, len: 0 };
 
-    /// Returns the words of a row.
+    /// Returns how many words a row takes.
     const fn row_words(len: usize) -> usize {
         len / WORD + 1
     }
 
-    /// Returns the words that the bits of `len` granules take.
+    /// Returns how many words the bits of `len` granules take.
     pub(super) const fn words(len: usize) -> usize {
         let rows = if CHECKED { 2 } else { 1 };
         rows * Self::row_words(len)
     }
 
-    /// Starts with all of `len` granules used.
+    /// Creates runs with all of `len` granules used.
     ///
     /// # Safety
     ///
@@ -65,15 +65,15 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         runs
     }
 
-    /// Moves to `words`, with `len` granules, the new ones used.
+    /// Moves the bits to `words` and extends them to `len` granules, the new ones used.
     ///
     /// # Safety
     ///
-    /// As for [`Runs::open`], but the words may overlap the old ones if they start behind them. `len` must not be less than before.
+    /// As for [`Runs::open`], but the words may overlap the old ones if they start after them. `len` must not be less than before.
     pub(super) unsafe fn extend(&mut self, words: *mut u32, len: usize) {
         self.flip_start(self.len);
         let (old, new) = (self.row / WORD, Self::row_words(len));
-        // SAFETY: the last row moves first, since no row moves forwards over one that is yet to move.
+        // SAFETY: the last row moves first, so that none overwrites one that has yet to move.
         unsafe {
             if CHECKED {
                 ptr::copy(self.bits.add(old), words.add(new), old);
@@ -110,17 +110,17 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         *word >> (bit % WORD) & 1 == 0
     }
 
-    /// Returns whether a free run begins or ends in front of granule `index`.
+    /// Returns whether a free run begins or ends at the start of granule `index`.
     #[inline(always)]
     pub(super) fn is_bound(&self, index: usize) -> bool {
         self.bit(index)
     }
 
-    /// Returns where the free run ends that begins at `start` and is not over with its chunk. `longest` is the length of the longest
-    /// run that begins in this chunk.
+    /// Returns the end of the free run that begins at `start` and extends beyond its chunk. `longest` is the length of the longest run
+    /// that begins in that chunk.
     #[inline(always)]
     fn far_end(&self, start: usize, longest: usize) -> usize {
-        // One that is as long as a chunk is the last to begin there, and no other is as long. Any other ends in the next chunk.
+        // A run as long as a chunk is the last to begin there, and the only one so long. A shorter one ends in the next chunk.
         if longest >= CHUNK {
             return start + longest;
         }
@@ -128,7 +128,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         next * CHUNK + self.word(next).trailing_zeros() as usize
     }
 
-    /// Returns where the free run ends that begins at `start`. `longest` is the length of the longest run that begins in its chunk.
+    /// Returns the end of the free run that begins at `start`. `longest` is the length of the longest run that begins in its chunk.
     #[inline(always)]
     pub(super) fn end(&self, start: usize, longest: usize) -> usize {
         let bits = self.word(start / CHUNK) & (!1 << (start % CHUNK));
@@ -138,7 +138,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         start / CHUNK * CHUNK + bits.trailing_zeros() as usize
     }
 
-    /// Returns the last boundary in front of `index` in its chunk.
+    /// Returns the last boundary before `index` in its chunk.
     #[inline(always)]
     pub(super) fn bound_before(&self, index: usize) -> Option<usize> {
         let bits = self.word(index / CHUNK) & !(!0 << (index % CHUNK));
@@ -151,13 +151,13 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         Self::last(chunk, self.word(chunk))
     }
 
-    /// Returns the last of some boundaries in `chunk`.
+    /// Returns the last of the boundaries `bits` in `chunk`.
     #[inline(always)]
     const fn last(chunk: usize, bits: u32) -> usize {
         chunk * CHUNK + CHUNK - 1 - bits.leading_zeros() as usize
     }
 
-    /// Returns the boundaries of `chunk` in which free runs begin and end by turns, without the end of one from an earlier chunk.
+    /// Returns the boundaries of `chunk`, without the end of a run from an earlier chunk: starts and ends of free runs in turn.
     #[inline(always)]
     fn bounds(&self, chunk: usize, edge: bool) -> u32 {
         let bits = self.word(chunk);
@@ -170,14 +170,14 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         let bits = self.bounds(chunk, edge);
         let rest = bits & (bits - 1);
         if rest & rest.wrapping_sub(1) == 0 {
-            // It is the only one.
+            // Only one run begins here.
             let start = chunk * CHUNK + bits.trailing_zeros() as usize;
             return Run { start, end: start + longest };
         }
         self.find_among(bits, chunk, longest, want)
     }
 
-    /// Does the same as [`Runs::find`] where several runs begin.
+    /// Does what [`Runs::find`] does, in a chunk where several runs begin.
     #[inline(never)]
     fn find_among(&self, mut bits: u32, chunk: usize, longest: usize, want: usize) -> Run {
         loop {
@@ -188,8 +188,8 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         }
     }
 
-    /// Returns the length of the longest run that begins in `chunk`; 0 if there is none. If it may end beyond the next chunk, `last` is
-    /// the length of the last one.
+    /// Returns the length of the longest run that begins in `chunk`, or 0 if there is none. `last` is the length of the last run, needed
+    /// if it may end beyond the next chunk.
     #[inline(always)]
     pub(super) fn longest(&self, chunk: usize, edge: bool, last: usize) -> usize {
         let mut bits = self.bounds(chunk, edge);
@@ -200,7 +200,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         longest
     }
 
-    /// Returns the run that begins at the first of some boundaries in `chunk`, and removes it from them. `longest` is as for
+    /// Returns the run that begins at the first of the boundaries `bits` in `chunk`, and removes it from `bits`. `longest` is as for
     /// [`Runs::end`].
     #[inline(always)]
     fn next(&self, bits: &mut u32, chunk: usize, longest: usize) -> Run {
@@ -214,7 +214,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         Run { start, end }
     }
 
-    /// Notes that a live block starts at `index`, or no more. The end of the region counts as one.
+    /// Flips the bit that says whether a live block starts at `index`. The end of the region counts as a start.
     #[inline(always)]
     pub(super) fn flip_start(self, index: usize) {
         if CHECKED {
@@ -222,8 +222,8 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         }
     }
 
-    /// Returns whether a live block of `len` granules starts at `index`. O(len / word) with `CHECKED`; without it, whether it can lie in the
-    /// region.
+    /// Returns whether a live block of `len` granules starts at `index`. O(len / word) with `CHECKED`; without it, whether it can lie in
+    /// the region.
     #[inline(always)]
     pub(super) fn is_block(&self, index: usize, len: usize) -> bool {
         if index >= self.len || len > self.len - index {
@@ -242,7 +242,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
             at += 1;
             changes = self.changes(at);
         }
-        // The first change is at the end: there is one, and none before it.
+        // The first change must be at the block's end.
         changes << (!end % WORD) == 1 << (WORD - 1) && self.bit(self.row + index)
     }
 
@@ -254,7 +254,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         if !CHECKED {
             return FreeError::NotABlock;
         }
-        // Where a free run ends, a live block begins, or the region ends.
+        // A free run ends where a live block begins or the region ends.
         let mut at = (index + 1) / WORD;
         let mut changes = self.changes(at) & !0 << ((index + 1) % WORD);
         while changes == 0 {
@@ -266,13 +266,13 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         if free { FreeError::AlreadyFree } else { FreeError::NotABlock }
     }
 
-    /// Returns where in a word of granules a live block or a free run begins, or a free run ends.
+    /// Returns a bit for each granule of a word at which a live block or a free run begins, or a free run ends.
     #[inline(always)]
     fn changes(&self, word: usize) -> u32 {
         self.word(word) | self.word(self.row / WORD + word)
     }
 
-    /// Shows `visit` all free runs in order, until it returns false. O(words).
+    /// Passes each free run in order to `visit`, until `visit` returns false. O(words).
     pub(super) fn each(&self, visit: &mut dyn FnMut(Run) -> bool) {
         let mut begin = None;
         for at in 0..self.row / WORD {
@@ -289,7 +289,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         }
     }
 
-    /// Shows `visit` free and used runs as [`RegionMap::walk`](crate::placement::RegionMap::walk) does. O(words).
+    /// Passes free and used runs to `visit`, as [`RegionMap::walk`](crate::placement::RegionMap::walk) does. O(words).
     pub(super) fn walk(&self, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
         let (mut at, mut goes_on) = (0, true);
         self.each(&mut |run| {

@@ -1,4 +1,4 @@
-//! Segregated lists: which free blocks there are of each length.
+//! Segregated lists: the free blocks by length.
 
 use super::nodes::{Id, NIL, Nodes};
 use crate::units::{Index, class_of, rare};
@@ -6,20 +6,20 @@ use crate::units::{Index, class_of, rare};
 /// Classes per power of two.
 const FINE: usize = if usize::BITS > 32 { 64 } else { 32 };
 
-/// Powers of two beside the exact classes, for the longest block.
+/// Number of rows, up to that of the longest block.
 const ROWS: usize = class_of::<FINE>(LONGEST) / FINE + 1;
 
-/// Lengths below this have a class each.
+/// Each length below this one has a class.
 const EXACT: usize = 2 * FINE;
 
 /// The longest block that the lists can hold.
 pub(super) const LONGEST: usize = (1 << 31) - 1;
 
-/// A free block that was found.
+/// A free block found by a search.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) id: Id,
-    /// Its length in granules.
+    /// The length of the block in granules.
     pub(super) len: usize,
 }
 
@@ -33,9 +33,9 @@ pub(super) struct Found {
 ///
 /// A row has the classes of a power of two.
 pub(super) struct Lists<I> {
-    /// Bit `r`: row `r` is not empty.
+    /// Bit `r` is set if row `r` is not empty.
     rows: usize,
-    /// Bit `c` of element `r`: class `r * FINE + c` is not empty.
+    /// Bit `c` of element `r` is set if class `r * FINE + c` is not empty.
     maps: [usize; ROWS],
     /// First block of each class; the second link of a first block is stale.
     heads: [[I; FINE]; ROWS],
@@ -64,7 +64,7 @@ impl<I: Index> Lists<I> {
         unsafe { *self.heads.as_flattened_mut().get_unchecked_mut(class) = I::new(id) }
     }
 
-    /// Returns the bitmap that `class` is in.
+    /// Returns the bitmap with the bit of `class`.
     #[inline(always)]
     fn map(&mut self, class: usize) -> &mut usize {
         debug_assert!(class < ROWS * FINE);
@@ -72,7 +72,7 @@ impl<I: Index> Lists<I> {
         unsafe { self.maps.get_unchecked_mut(class / FINE) }
     }
 
-    /// Returns the first class from `class` on that has a block.
+    /// Returns the first class that has a block, from `class` on.
     #[inline(always)]
     fn class_from(&self, class: usize) -> Option<usize> {
         let row = class / FINE;
@@ -90,7 +90,7 @@ impl<I: Index> Lists<I> {
         Some(row * FINE + map.trailing_zeros() as usize)
     }
 
-    /// Returns the shortest of the first `COMPARED` blocks of `class` that have `len` granules.
+    /// Returns the shortest of the first `COMPARED` blocks of `class` that have at least `len` granules.
     #[inline(always)]
     fn best_of<const COMPARED: usize>(&self, nodes: &Nodes<I>, class: usize, len: usize) -> Option<Found> {
         let mut id = self.head(class);
@@ -111,7 +111,7 @@ impl<I: Index> Lists<I> {
         best
     }
 
-    /// Finds a block of at least `len` granules: of the class that has one, the shortest of the first `COMPARED`.
+    /// Finds a block of at least `len` granules: the shortest sufficient one among the first `COMPARED` of the first class that has any.
     #[inline(always)]
     pub(super) fn find<const COMPARED: usize>(&self, nodes: &Nodes<I>, len: usize) -> Option<Found> {
         if len > LONGEST {
@@ -174,7 +174,7 @@ impl<I: Index> Lists<I> {
         }
     }
 
-    /// Returns the length of the longest block that [`Self::find`] would find; 0 if there is none.
+    /// Returns the length of the longest block that [`Self::find`] would find, or 0 if there is none.
     pub(super) fn longest<const COMPARED: usize>(&self, nodes: &Nodes<I>) -> usize {
         if self.rows == 0 {
             return 0;

@@ -14,22 +14,22 @@ use table::Table;
 /// Good fit with 64 size classes per power of two: O(1), and as dense as best fit.
 ///
 /// Every granule is in a live block or in a free one, and free neighbours are merged at once. Free blocks are in lists by size class, so
-/// fine that a block is at most 1/64 longer than another of its class. Of a class up to `COMPARED` blocks are compared, and the shortest
-/// that is long enough is allocated; with `usize::MAX` that is best fit, in O(blocks of the class). (Wilson, Johnstone, Neely and Boles, "Dynamic storage
-/// allocation: a survey and critical review", IWMM 1995, call it segregated good fit.) Small requests are cut from the back of a free
-/// block, and those of more than 512 granules from its front, so that they have room to grow.
+/// fine that a block is at most 1/64 longer than another of its class. A request compares up to `COMPARED` blocks of a class and gets the
+/// shortest that is long enough; with `usize::MAX` that is best fit, in O(blocks of the class). (Wilson, Johnstone, Neely and Boles,
+/// "Dynamic storage allocation: a survey and critical review", IWMM 1995, call it segregated good fit.) Small requests are cut from the
+/// back of a free block, and those of more than 512 granules from its front, so that they have room to grow.
 ///
-/// It never touches the memory that it divides. A table has a node for each block, 24 bytes with 32-bit indices, and grows on the global
-/// allocator:
+/// The placement never touches the memory that it divides. A table has a node for each block, 24 bytes with 32-bit indices, and grows on
+/// the global allocator:
 ///
 /// ```text
 ///  memory   |  A  |   free   |  B  | C |     free      |
 ///  nodes       1 <-->  4  <-->  2 <-> 7 <-->   3            linked in address order
 /// ```
 ///
-/// The number of a block's node is its token, so that a free needs no look-up. When nodes run out, a block is allocated whole instead of
-/// being split, and requests that need a split for their alignment fail. The lists take 7 KiB. On 32-bit targets there are 32 classes
-/// per power of two.
+/// A block's token is the number of its node, so a free needs no look-up. When nodes run out, a block is allocated whole instead of being
+/// split, and requests that need a split for their alignment fail. The lists take 7 KiB. On 32-bit targets there are 32 classes per power
+/// of two.
 pub struct GoodFit<I: Index = u32, const GRANULE: usize = 256, const COMPARED: usize = 4>(Table<I, GRANULE>);
 
 impl<I: Index, const G: usize, const C: usize> GoodFit<I, G, C> {

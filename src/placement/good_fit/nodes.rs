@@ -1,12 +1,12 @@
-//! The nodes of a side table: one for each block, linked in the order of addresses, in an array that may grow.
+//! The nodes of a side table: one for each block, linked in address order, in an array that may grow.
 
 use crate::units::Index;
 use alloc::vec::Vec;
 
-/// The number of a node. [`NIL`] stands for no block.
+/// The number of a node, or [`NIL`].
 pub(super) type Id = usize;
 
-/// No block.
+/// Number that stands for no block.
 pub(super) const NIL: Id = 0;
 
 /// One block, free or allocated: 24 bytes with 32-bit indices.
@@ -14,12 +14,12 @@ pub(super) const NIL: Id = 0;
 pub(super) struct Node<I> {
     /// Index of the first granule.
     pub(super) start: I,
-    /// Length in granules, and the flag for "free" in its top bit.
+    /// Length in granules. The top bit is set if the block is free.
     pub(super) len: I,
     /// The blocks before and after it in address order, within the region.
     pub(super) before: I,
     pub(super) after: I,
-    /// Free: the links of its list. In the pool of unused nodes: the next one.
+    /// Links in the list of a free block. `next` also links unused nodes.
     pub(super) next: I,
     pub(super) prev: I,
 }
@@ -29,18 +29,18 @@ impl<I: Index> Node<I> {
         Self { start: I::NIL, len: I::NIL, before: I::NIL, after: I::NIL, next: I::NIL, prev: I::NIL };
 }
 
-/// The nodes of a table, and the pool of those that are not in use.
+/// The nodes of a table, and the pool of unused ones.
 pub(super) struct Nodes<I> {
-    /// Node number 1 is the first.
+    /// The nodes, numbered from 1.
     nodes: Vec<Node<I>>,
-    /// The head of the pool of freed nodes.
+    /// The head of the pool of unused nodes.
     pool: I,
 }
 
 impl<I: Index> Nodes<I> {
     pub(super) const EMPTY: Self = Self { nodes: Vec::new(), pool: I::NIL };
 
-    /// The flag for "free" in a length.
+    /// The bit in a length that marks a free block.
     pub(super) const FREE: usize = (I::MAX >> 1) + 1;
 
     #[inline(always)]
@@ -57,7 +57,7 @@ impl<I: Index> Nodes<I> {
         unsafe { self.nodes.get_unchecked_mut(id - 1) }
     }
 
-    /// Creates a node with the given contents; [`NIL`] if there is no room. O(1), amortised.
+    /// Creates a node with the given contents. Returns its number, or [`NIL`] if there is no room. Amortised O(1).
     fn create(&mut self, node: Node<I>) -> Id {
         let id = self.pool.get();
         if id != NIL {
@@ -72,7 +72,7 @@ impl<I: Index> Nodes<I> {
         self.nodes.len()
     }
 
-    /// Creates a node with no contents.
+    /// Creates a node without contents.
     pub(super) fn create_empty(&mut self) -> Id {
         self.create(Node::NONE)
     }
@@ -112,13 +112,13 @@ impl<I: Index> Nodes<I> {
         self.node(id).start.get()
     }
 
-    /// Returns the free block in front of block `id`, or [`NIL`] if there is none.
+    /// Returns the free block before block `id`, or [`NIL`] if there is none.
     #[inline(always)]
     pub(super) fn free_before(&self, id: Id) -> Id {
         self.free_or_nil(self.node(id).before.get())
     }
 
-    /// Returns the free block behind block `id`, or [`NIL`] if there is none.
+    /// Returns the free block after block `id`, or [`NIL`] if there is none.
     #[inline(always)]
     pub(super) fn free_behind(&self, id: Id) -> Id {
         self.free_or_nil(self.node(id).after.get())
@@ -129,7 +129,7 @@ impl<I: Index> Nodes<I> {
         if id != NIL && self.is_free(id) { id } else { NIL }
     }
 
-    /// Puts a new node for `[start, start + len)` behind node `id`; flags as given in `len`.
+    /// Inserts a new node for `[start, start + len)` after node `id`, with the flags in `len`.
     pub(super) fn insert_after(&mut self, id: Id, start: usize, len: usize) -> Id {
         let after = self.node(id).after;
         let new = self.create(Node {

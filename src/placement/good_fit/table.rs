@@ -1,4 +1,4 @@
-//! The table that knows all blocks of a [`GoodFit`](crate::GoodFit): their nodes, and the lists of the free ones.
+//! The table of a [`GoodFit`](crate::GoodFit): the nodes of all blocks, and the lists of the free ones.
 
 use super::lists::{Found, LONGEST, Lists};
 use super::nodes::{Id, NIL, Nodes};
@@ -6,8 +6,8 @@ use crate::placement::segment::parts;
 use crate::region::{Region, RegionError};
 use crate::units::Index;
 
-/// Requests longer than this many granules are cut from the front of a block, shorter ones from its back: what lives long and grows in
-/// place is kept apart from what comes and goes.
+/// Requests longer than this many granules are cut from the front of a block, shorter ones from its back. This keeps blocks that live
+/// long and grow in place apart from short-lived ones.
 const FROM_FRONT: usize = 512;
 
 /// The blocks of one region in granules of `G` bytes.
@@ -15,9 +15,9 @@ pub(super) struct Table<I: Index, const G: usize> {
     memory: Option<Region>,
     /// The address of the first granule.
     pub(super) base: usize,
-    /// The region's granules.
+    /// Number of the region's granules.
     pub(super) len: usize,
-    /// The node of the block at the start, which stays the same, because joins keep the left node.
+    /// The node of the first block, which never changes, because joins keep the left node.
     first: Id,
     nodes: Nodes<I>,
     lists: Lists<I>,
@@ -42,7 +42,7 @@ impl<I: Index, const G: usize> Table<I, G> {
         (self.nodes.start(id), self.nodes.length(id))
     }
 
-    /// Makes block `id` a free one of `len` granules, in the list of its class.
+    /// Marks block `id` as free, with `len` granules, and adds it to the list of its class.
     #[inline(always)]
     fn enter(&mut self, id: Id, len: usize) {
         self.nodes.set_free(id, len);
@@ -57,7 +57,7 @@ impl<I: Index, const G: usize> Table<I, G> {
         len
     }
 
-    /// Changes the length of the free block `id`, which keeps its place in its list if its class stays.
+    /// Changes the length of the free block `id`, which keeps its place in its list if its class does not change.
     #[inline(always)]
     fn relist(&mut self, id: Id, len: usize) {
         if Lists::<I>::class(self.nodes.length(id)) == Lists::<I>::class(len) {
@@ -77,12 +77,12 @@ impl<I: Index, const G: usize> Table<I, G> {
         let found = self.lists.find::<COMPARED>(&self.nodes, len)?;
         let front = if len > FROM_FRONT { 0 } else { found.len - len };
         let block = self.carve(found, front, len);
-        // Without a node for the rest, the block keeps it, which needs none.
+        // Without a node for the rest, allocate from the start: the block then keeps the rest.
         if block.is_some() { block } else { self.carve(found, 0, len) }
     }
 
-    /// Allocates an aligned block: from a block so long that it has an aligned place wherever it lies, or from one that is just long
-    /// enough and happens to have one.
+    /// Allocates an aligned block: from a free block so long that it has an aligned place for any start, or from one that is just long
+    /// enough and happens to have an aligned place.
     #[inline(never)]
     fn allocate_aligned<const COMPARED: usize>(&mut self, len: usize, align: usize) -> Option<Id> {
         let padded = len.checked_add(align - 1)?;
@@ -99,8 +99,8 @@ impl<I: Index, const G: usize> Table<I, G> {
         })
     }
 
-    /// Allocates `len` granules of a free block, `front` granules from its start. `None`, with nothing changed, if there is a front
-    /// and no node for what is behind it; without a node for the rest, the block keeps that.
+    /// Allocates `len` granules of a free block, `front` granules from its start. Returns `None`, with nothing changed, if `front` is not
+    /// 0 and there is no node for the block; without a node for the rest, the block keeps the rest.
     #[inline(always)]
     fn carve(&mut self, found: Found, front: usize, len: usize) -> Option<Id> {
         let Found { mut id, len: all } = found;
@@ -141,8 +141,8 @@ impl<I: Index, const G: usize> Table<I, G> {
         self.relist(left, self.nodes.length(left) + len);
     }
 
-    /// Changes the length of the live block `id` to `to` granules without moving it, and returns its new length. It stays longer where
-    /// a node for the rest is missing.
+    /// Changes the length of the live block `id` to `to` granules without moving it, and returns its new length. The block stays longer
+    /// if there is no node for the rest.
     #[inline(never)]
     pub(super) fn resize(&mut self, id: Id, to: usize) -> Option<usize> {
         let (start, len) = self.block(id);
@@ -151,7 +151,7 @@ impl<I: Index, const G: usize> Table<I, G> {
         }
         let right = self.nodes.free_behind(id);
         if right != NIL {
-            // The border to the free block moves.
+            // Move the border between the two blocks.
             let all = len + self.nodes.length(right);
             if all < to {
                 return None;
@@ -176,7 +176,7 @@ impl<I: Index, const G: usize> Table<I, G> {
         Some(to)
     }
 
-    /// Takes the region.
+    /// Adds the region.
     pub(super) fn claim(&mut self, memory: Region) -> Result<(), RegionError> {
         if self.memory.is_some() {
             return Err(RegionError::TooMany { max: 1 });

@@ -7,7 +7,7 @@ use crate::region::{Region, RegionError};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Divides one segment of a [`Pool`](crate::pool::RawPool) in granules of `GRANULE` bytes, by a [`RegionMap`] in the host's memory.
+/// Divides one segment of a [`Pool`](crate::pool::RawPool) into granules of `GRANULE` bytes, with a [`RegionMap`] in the host's memory.
 pub struct Apart<M: RegionMap, const GRANULE: usize> {
     map: M,
     words: Vec<u32>,
@@ -44,7 +44,7 @@ unsafe impl<M: RegionMap + Send, const G: usize> SegmentPlacement for Apart<M, G
         let (base, len) = parts::<G>(memory, M::MAX_LEN)?;
         self.words = Self::words_for(base, len)?;
         (self.memory, self.base, self.len) = (Some(memory), base, len);
-        // SAFETY: the words are this value's, and as many as the map takes.
+        // SAFETY: the words belong to this value, and are as many as the map takes.
         unsafe { self.map.open(self.words.as_mut_ptr(), base / G, len) };
         Ok(())
     }

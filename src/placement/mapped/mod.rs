@@ -1,12 +1,12 @@
-//! Placements whose state is a map beside the memory: nothing is written to what they divide.
+//! Placements whose state is a map beside the memory: they never write to the memory that they divide.
 //!
 //! ```text
 //!  a region   | granules ...                          | the map's words |
 //! ```
 //!
-//! [`Mapped`] brings a [`RegionMap`] to each of its regions, and turns layouts and addresses into lengths and indices. The
-//! map does the rest, in a file of its own: it knows no addresses. [`Apart`] does the same for a segment of a
-//! [`Pool`](crate::pool::RawPool), with the words in the host's memory.
+//! [`Mapped`] has a [`RegionMap`] for each of its regions, and turns layouts and addresses into lengths and indices. The map, which knows
+//! no addresses, does the rest. [`Apart`] is the counterpart for a segment of a [`Pool`](crate::pool::RawPool), with the words in the
+//! host's memory.
 
 #[cfg(feature = "alloc")]
 mod apart;
@@ -29,10 +29,10 @@ use core::ptr::{self, NonNull};
 /// Bytes of a word of a map.
 const WORD: usize = size_of::<u32>();
 
-/// Divides up to `REGIONS` regions in granules of `GRANULE` bytes, each by a [`RegionMap`] at the region's end.
+/// Divides up to `REGIONS` regions into granules of `GRANULE` bytes, each with a [`RegionMap`] at the region's end.
 ///
-/// A request looks at the regions in the order in which they were claimed. Every free is checked against the map, so a double
-/// free, a free of a part of a block and a foreign block are errors at every [hardening level](crate::harden).
+/// A request tries the regions in the order in which they were claimed. Every free is checked against the map, so freeing a block twice,
+/// a part of a block or a foreign block is an error at every [hardening level](crate::harden).
 pub struct Mapped<M: RegionMap, const GRANULE: usize, const REGIONS: usize = DEFAULT_REGIONS> {
     slots: [Slot<M>; REGIONS],
     count: usize,
@@ -41,22 +41,22 @@ pub struct Mapped<M: RegionMap, const GRANULE: usize, const REGIONS: usize = DEF
 /// A region and its map.
 #[derive(Clone, Copy)]
 struct Slot<M> {
-    /// The region's memory; null if there is no region.
+    /// The region's memory, or null if there is no region.
     start: *mut u8,
     size: usize,
     /// The first granule.
     base: *mut u8,
-    /// Empty as long as the region is allocated as one block.
+    /// The region's map, closed while the region is allocated as one block.
     map: M,
-    /// The granules of the region as long as it is allocated as one block, else 0.
+    /// Number of the region's granules while it is allocated as one block, else 0.
     whole: usize,
 }
 
-// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
+// SAFETY: the pointers lead to memory that `claim` got for exclusive use.
 unsafe impl<M: RegionMap + Send, const G: usize, const R: usize> Send for Mapped<M, G, R> {}
 
 impl<M: RegionMap> Slot<M> {
-    /// All of its bytes are zero, so a heap in a static takes no room in flash.
+    /// An empty slot. All of its bytes are zero, so a heap in a static takes no room in flash.
     const NONE: Self =
         Self { start: ptr::null_mut(), size: 0, base: ptr::null_mut(), map: M::EMPTY, whole: 0 };
 
@@ -65,24 +65,24 @@ impl<M: RegionMap> Slot<M> {
         Region::new(unsafe { NonNull::new_unchecked(self.start) }, self.size)
     }
 
-    /// Returns how many granules the region has.
+    /// Returns the number of granules of the region.
     fn len(&self) -> usize {
         self.map.granules() + self.whole
     }
 
-    /// Starts the map, with all granules free.
+    /// Opens the map, with all granules free.
     ///
     /// # Safety
     ///
-    /// Nothing else may use the region, which must have so many granules.
+    /// Nothing else may use the region, which must have `len` granules.
     unsafe fn open<const G: usize>(&mut self, len: usize) {
         let words = words::<M, G>(self.memory(), self.base, len);
         self.whole = 0;
-        // SAFETY: there is room for so many words behind the granules.
+        // SAFETY: there is room for the words after the granules.
         unsafe { self.map.open(words, self.base.addr() / G, len) }
     }
 
-    /// Returns the bytes that the region counts for: with its map's if one request can get them all.
+    /// Returns the bytes that the region counts for, including its map's if one request can get them all.
     fn size<const G: usize>(&self) -> usize {
         if M::WHOLE { (self.memory().end() - self.base.addr()) & !(G - 1) } else { self.len() * G }
     }
@@ -103,7 +103,7 @@ fn parts<M: RegionMap, const G: usize>(memory: Region) -> Result<(*mut u8, usize
     if most > M::MAX_LEN {
         return Err(RegionError::TooLarge { max: M::MAX_LEN.saturating_mul(G) });
     }
-    // Bit by bit, the longest length that leaves room for its map.
+    // Find the greatest length that leaves room for its map, bit by bit.
     let mut len = 0;
     for bit in (0..usize::BITS).rev() {
         let longer = len | 1 << bit;
@@ -117,22 +117,22 @@ fn parts<M: RegionMap, const G: usize>(memory: Region) -> Result<(*mut u8, usize
     Ok((memory.start.as_ptr().wrapping_add(first - start), len))
 }
 
-/// Returns where the words of a region's map are: behind its granules, up to its last whole word.
+/// Returns the words of a region's map, which lie after its granules, up to its last whole word.
 fn words<M: RegionMap, const G: usize>(memory: Region, base: *mut u8, len: usize) -> *mut u32 {
     let end = memory.end() & !(WORD - 1);
     let start = end - M::words(base.addr() / G, len) * WORD;
     base.wrapping_add(start - base.addr()).cast()
 }
 
-/// Returns the length of a block of `size` bytes in granules. A block of no bytes has a granule.
+/// Returns the length of a block of `size` bytes in granules. A block of no bytes takes one granule.
 #[inline(always)]
 fn length<const G: usize>(size: usize) -> usize {
-    // As signed numbers, which takes an instruction less on most machines; a size has no sign.
+    // Signed arithmetic takes an instruction less on most machines; a layout's size fits it.
     (size as isize - 1).max(0) as usize / G + 1
 }
 
-/// Limits a length or an alignment in granules, which no region has, so that sums with an index do not wrap around. Sizes in a layout are
-/// less, as the compiler knows.
+/// Limits a length or an alignment in granules to more than any region has, so that sums with an index do not wrap around. The compiler
+/// knows that sizes in a layout are less.
 #[inline(always)]
 pub(super) fn limited(granules: usize) -> usize {
     granules.min(usize::MAX / 4)
@@ -149,7 +149,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         assert!(G.is_power_of_two() && G >= WORD && R > 0, "a granule is a power of two and a word at least");
 
     fn slots(&self) -> &[Slot<M>] {
-        // SAFETY: there are no more regions than places for them.
+        // SAFETY: there are at most as many regions as slots.
         unsafe { self.slots.get_unchecked(..self.count) }
     }
 
@@ -163,21 +163,21 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         self.slots_mut().iter_mut().map(|slot| &mut slot.map)
     }
 
-    /// Returns the place of the first region, whether it is there or not, from which the others can be reached.
+    /// Returns the first slot, used or not, from which the others can be reached.
     #[inline(always)]
     fn first(this: NonNull<Self>) -> NonNull<Slot<M>> {
-        // SAFETY: a field of a value that is there.
+        // SAFETY: it is a field of an existing value.
         unsafe { NonNull::new_unchecked(&raw mut (*this.as_ptr()).slots) }.cast()
     }
 
-    /// Returns the region that was claimed after that of `slot`. Once in a firmware for Arm, where nearly all heaps have one region, and a call
-    /// costs no registers on the common path.
+    /// Returns the slot after `slot`, if it has a region. Not inlined in firmware for Arm, where nearly all heaps have one region, and a
+    /// call costs no registers on the common path.
     #[cfg_attr(all(target_os = "none", target_arch = "arm"), inline(never), cold)]
     #[cfg_attr(not(all(target_os = "none", target_arch = "arm")), inline(always))]
     fn behind(this: NonNull<Self>, slot: NonNull<Slot<M>>) -> Option<NonNull<Slot<M>>> {
-        // SAFETY: a field of this value, which is read only here: the common path has no use for it.
+        // SAFETY: it is a field of this value. It is read only here, since the common path does not need it.
         let count = unsafe { (&raw const (*this.as_ptr()).count).read_volatile() };
-        // SAFETY: there are no more regions than places for them, and `slot` is one of these.
+        // SAFETY: there are at most as many regions as slots, and `slot` is one of these.
         let (next, end) = unsafe { (slot.add(1), Self::first(this).add(count)) };
         (next < end).then_some(next)
     }
@@ -187,9 +187,9 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
     fn locate(this: NonNull<Self>, address: usize) -> Option<(NonNull<Slot<M>>, usize)> {
         let mut slot = Self::first(this);
         loop {
-            // SAFETY: `first` and `behind` return places of regions.
+            // SAFETY: `first` and `behind` return slots of this value.
             let (base, len) = unsafe { (slot.as_ref().base, slot.as_ref().map.granules()) };
-            // An address that is no granule's start becomes an index beyond all others.
+            // An address inside a granule becomes an index beyond all others.
             let index = address.wrapping_sub(base.addr()).rotate_right(G.ilog2());
             if index < len {
                 return Some((slot, index));
@@ -204,7 +204,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         self.slots().iter().position(starts).ok_or(RegionError::Unknown)
     }
 
-    /// Returns whether `memory` overlaps a region, number `except` excepted.
+    /// Returns whether `memory` overlaps a region other than number `except`.
     fn overlaps(&self, memory: Region, except: usize) -> bool {
         let mut slots = self.slots().iter().enumerate();
         slots.any(|(number, slot)| number != except && slot.memory().meets(&memory))
@@ -234,7 +234,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         }
     }
 
-    /// Allocates a region of which nothing is allocated, with the memory of its map. O(regions · log n).
+    /// Allocates a whole region without live blocks, including the memory of its map. O(regions · log n).
     #[cold]
     #[inline(never)]
     fn allocate_whole<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
@@ -249,7 +249,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         NonNull::new(slot.base)
     }
 
-    /// Frees a block of a whole region, or says why a block cannot be freed.
+    /// Frees a block that is a whole region, or returns why a block cannot be freed.
     ///
     /// # Safety
     ///
@@ -272,7 +272,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         Ok(())
     }
 
-    /// Checks whether there is a live block of this shape.
+    /// Checks whether a live block of this shape is at `address`.
     fn check_at(&self, address: usize, shape: M::Shape) -> Result<(), FreeError> {
         if let Some((slot, index)) = Self::locate(NonNull::from(self), address) {
             // SAFETY: `locate` returns regions.
@@ -426,7 +426,7 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let address = start.addr().get();
         self.check_at(address, shape::<M, G>(layout.size(), layout.align()))?;
-        // A map that is closed knows no lengths.
+        // A closed map does not know the length.
         let exceeds = |slot: &Slot<M>| slot.is_whole(address) && layout.size() > slot.size::<G>();
         if self.slots().iter().any(exceeds) { Err(FreeError::NotABlock) } else { Ok(()) }
     }

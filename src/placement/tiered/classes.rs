@@ -1,27 +1,27 @@
-//! Sizes of small blocks, and of the pages that they are cut from.
+//! Sizes of small blocks and of their pages.
 
 use super::page::{HEADER, LARGEST_PAGE, SMALLEST_PAGE};
 
 /// The largest small request, in bytes.
 pub(super) const SMALL: usize = 256;
 
-/// Bytes between one class and the next: what every small block is aligned to at least.
+/// Bytes between one class and the next, and least alignment of small blocks.
 pub(super) const STEP: usize = 8;
 
 /// Number of classes.
 pub(super) const CLASSES: usize = SMALL / STEP;
 
-/// Once a page has room for this many objects, a larger one is not worth it.
+/// Number of objects that is enough for a page: a larger page is not worth it.
 pub(super) const OBJECTS: usize = 16;
 
 /// A size of small blocks: a multiple of 8 bytes up to [`SMALL`].
 ///
-/// It is kept as the bytes that the size has beyond the smallest one.
+/// The value is the size less the smallest one, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Class(usize);
 
 impl Class {
-    /// Returns the class of a request of `size` bytes; `None` if it is for more than [`SMALL`] bytes, or for none at all.
+    /// Returns the class of a request of `size` bytes, or `None` if that is zero or more than [`SMALL`].
     #[inline(always)]
     pub(super) const fn of(size: usize) -> Option<Self> {
         // Zero becomes the largest number.
@@ -29,58 +29,58 @@ impl Class {
         if last < SMALL { Some(Self(last & !(STEP - 1))) } else { None }
     }
 
-    /// As [`Self::of`], but a block for no bytes is one of the smallest class.
+    /// Returns the same as [`Self::of`], but the smallest class for a size of zero.
     #[inline(always)]
     pub(super) fn of_any(size: usize) -> Option<Self> {
         Self::of(size.max(1))
     }
 
-    /// Class number `index`, which is below [`CLASSES`].
+    /// Returns class number `index`, which is below [`CLASSES`].
     #[inline(always)]
     pub(super) const fn number(index: usize) -> Self {
         debug_assert!(index < CLASSES);
         Self(index * STEP)
     }
 
-    /// Returns its number, from 0.
+    /// Returns the number of the class, from 0.
     #[inline(always)]
     pub(super) const fn index(self) -> usize {
         self.0 / STEP
     }
 
-    /// Returns its place among the heads of the lists, in bytes.
+    /// Returns the offset in bytes of the class's list in the array of list heads.
     #[inline(always)]
     pub(super) const fn distance(self) -> usize {
         const { assert!(size_of::<*mut ()>() <= STEP) }
         self.0 / STEP * size_of::<*mut ()>()
     }
 
-    /// Returns the bytes of its blocks.
+    /// Returns the bytes of a block of the class.
     #[inline(always)]
     pub(super) const fn bytes(self) -> usize {
         self.0 + STEP
     }
 
-    /// Returns the bytes of its pages.
+    /// Returns the bytes of a page of the class.
     #[inline(always)]
     pub(super) const fn page(self) -> usize {
         PAGES[self.index()] as usize
     }
 
-    /// Returns the number of objects in one of its pages.
+    /// Returns the number of objects in a page of the class.
     #[inline(always)]
     pub(super) const fn objects(self) -> usize {
         (self.page() - HEADER) / self.bytes()
     }
 
-    /// Returns the distance of the first object of one of its pages from the page's start, in bytes. The last object ends where the page
-    /// does, so that all of them are aligned as their size is.
+    /// Returns the offset in bytes of the first object in a page of the class. The last object ends where the page does, so all objects
+    /// have the alignment of their size.
     #[inline(always)]
     pub(super) const fn first(self) -> usize {
         self.page() - self.objects() * self.bytes()
     }
 
-    /// Returns whether every object of its pages is aligned to `align` bytes.
+    /// Returns whether every object of the class is aligned to `align` bytes.
     #[inline(always)]
     pub(super) const fn suits(self, align: usize) -> bool {
         self.bytes() & (align - 1) == 0
@@ -102,8 +102,7 @@ const PAGES: [u16; CLASSES] = {
     pages
 };
 
-/// Returns a number that was just written, read from memory again, so that the common path need not hold it in a register and can change
-/// it in place.
+/// Reads a just written number from memory again, so that the common path can change it in place instead of in a register.
 #[inline(always)]
 pub(super) fn read_anew(number: &isize) -> isize {
     // SAFETY: a reference can be read.

@@ -1,13 +1,14 @@
-//! The key of a heap, with which links and lengths of kept blocks are encoded.
+//! The key of a heap, which encodes the links and lengths of kept blocks.
 
 use super::classes::STEP;
 
-/// The number that is added to the links of one heap's quick lists. Its high 16 bits are set on 64-bit targets, the next one is not.
+/// The number that is added to the links of one heap's quick lists. On 64-bit targets its high 16 bits are set, and the next one is
+/// clear.
 ///
-/// No address of a 64-bit host has one of these bits set, so the high 16 bits of a free block's link are all set: it looks like
-/// nothing that its user would have left there, which is how a double free is detected. The other bits differ from heap to heap,
-/// so what an earlier heap left in the same memory leads nowhere, and who can write to a freed block cannot choose what is
-/// allocated next. With `std` on Linux they are random; elsewhere they depend on addresses only.
+/// No address of a 64-bit host has one of these bits set, so the high 16 bits of a free block's link are all set: no user data is likely
+/// to look like that, which is how a double free is detected. The other bits differ from heap to heap, so links left by an earlier heap
+/// in the same memory lead nowhere, and an attacker who can write to a freed block cannot choose the address allocated next. With `std`
+/// on Linux they are random; elsewhere they depend on addresses only.
 #[derive(Clone, Copy)]
 pub(crate) struct Key(pub(super) usize);
 
@@ -15,15 +16,15 @@ impl Key {
     /// The key of a heap without memory.
     pub(super) const NONE: Self = Self(0);
 
-    /// The bits that are random.
+    /// The random bits.
     const RANDOM: usize = if usize::BITS == 64 { usize::MAX >> 17 } else { usize::MAX };
 
-    /// The other bits, which are the same in all keys.
+    /// The bits that all keys have set.
     ///
     /// The low ones make every multiple of 8 that a program writes to a freed block, 0 among them, an odd address.
     const TAG: usize = if usize::BITS == 64 { !(usize::MAX >> 16) } else { 0 } | (STEP - 1);
 
-    /// Makes the key of a heap whose first region starts at `start`.
+    /// Creates the key of a heap whose first region starts at `start`.
     #[cold]
     pub(super) fn new(start: *mut u8) -> Self {
         let here = 0_u8;
@@ -42,14 +43,14 @@ impl Key {
         number.wrapping_add(self.0)
     }
 
-    /// Decodes what [`Self::encode`] made.
+    /// Decodes a result of [`Self::encode`].
     #[inline(always)]
     pub(super) fn decode(self, code: usize) -> usize {
         code.wrapping_sub(self.0)
     }
 }
 
-/// Returns bytes that the system chose for this process, where it tells them without a call; else 0.
+/// Returns random bytes that the system chose for this process, if they are available without a system call, else 0.
 fn random() -> usize {
     #[cfg(all(feature = "std", target_os = "linux", not(miri)))]
     {
@@ -63,7 +64,7 @@ fn random() -> usize {
     0
 }
 
-/// Returns a different number each time, where the target can count.
+/// Returns a different number each time, on targets with atomic operations.
 fn count() -> usize {
     #[cfg(target_has_atomic = "ptr")]
     {

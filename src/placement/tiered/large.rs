@@ -1,4 +1,4 @@
-//! Lists of large blocks that were freed and are kept without merging.
+//! Lists of freed large blocks that are kept without merging.
 
 use super::classes::{SMALL, STEP, read_anew};
 use super::key::Key;
@@ -6,51 +6,51 @@ use crate::error::misuse::{Kind, corrupted};
 use crate::units::rare;
 use core::ptr::{self, NonNull};
 
-/// Free large blocks, so that the next request of the same length has one without a search.
+/// Keeps free large blocks, so that the next request of the same length gets one without a search.
 ///
-/// The lists go by length and through the blocks themselves; lengths share lists, and only the first block of a list is
-/// looked at.
+/// A hash of the length selects the list, which is linked through its blocks. Several lengths share a list, and a request examines only
+/// its first block.
 pub(super) struct Large {
     lists: [*mut Kept; LISTS],
-    /// Bytes that may still be kept; negative if too many are.
+    /// Bytes that may still be kept, or negative if too many are kept.
     room: isize,
     /// Bytes that may be kept.
     share: isize,
-    /// Bytes of the largest block that is looked for or kept: [`LARGEST`], or 0 while nothing is kept and nothing may be.
+    /// Bytes of the largest block that requests look for and frees keep: [`LARGEST`], or 0 while nothing is kept and nothing may be.
     limit: usize,
-    /// The list that is flushed next.
+    /// Number of the list to flush next.
     hand: usize,
-    /// Requests that a kept block met since the last review.
+    /// Number of requests since the last review that got a kept block.
     hits: u32,
-    /// Other requests until the next one.
+    /// Number of other requests until the next review.
     misses: u32,
-    /// True while kept blocks meet so few requests that none is kept until the next review.
+    /// Whether so few requests got kept blocks that none is kept until the next review.
     pub(super) resting: bool,
-    /// Requests of the last rest.
+    /// Length of the last rest in requests.
     rest: u32,
-    /// The key that lengths are encoded with.
+    /// The key that encodes lengths.
     pub(super) key: Key,
 }
 
 /// The contents of a kept block.
 struct Kept {
     next: *mut Self,
-    /// Its length in bytes, encoded with the heap's [`Key`]: 0 for no block.
+    /// The length of the block in bytes, encoded with the heap's [`Key`], or 0 if there is no block.
     code: usize,
 }
 
-/// The end of every list: no block has its length, so that nothing needs to tell it from one.
+/// The end of every list. No block has its length, so a search need not test for the end.
 struct End(Kept);
-// SAFETY: it is never written to, and its link leads nowhere.
+// SAFETY: the end is never written to, and its link leads nowhere.
 unsafe impl Sync for End {}
 static THE_END: End = End(Kept { next: ptr::null_mut(), code: 0 });
 const END: *mut Kept = (&raw const THE_END.0).cast_mut();
 
 /// Number of lists.
 const LISTS: usize = 64;
-/// The number of lists at which a flush looks for a block, to make room for another one.
+/// Number of lists that a flush searches for a block, to make room for another one.
 const SOME: usize = 4;
-/// Bytes of the largest block that is kept.
+/// Bytes of the largest block that the lists keep.
 const LARGEST: usize = 32 * 1024;
 
 /// Requests without a kept block between two reviews of whether keeping blocks is worth it.
@@ -86,28 +86,28 @@ impl Large {
         self.limit = if self.share > 0 || self.kept() > 0 { LARGEST } else { 0 };
     }
 
-    /// Returns the bytes of the largest block that is looked for or kept now.
+    /// Returns the bytes of the largest block that requests look for and frees keep now.
     #[inline(always)]
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Returns the bytes that are kept.
+    /// Returns the bytes of all kept blocks.
     #[inline(always)]
     pub(super) fn kept(&self) -> usize {
         (self.share - self.room) as usize
     }
 
-    /// Counts a request that no kept block met. Returns whether keeping should start or stop.
+    /// Counts a request that got no kept block. Returns whether keeping should start or stop.
     #[inline(always)]
     pub(super) fn miss(&mut self) -> bool {
         self.misses -= 1;
         self.misses == 0 && self.review()
     }
 
-    /// Decides whether keeping should start or stop. It stops if kept blocks meet fewer than three of seven requests, because it
-    /// then costs more than it saves, and starts again after a rest. Each rest is twice as long as the one before, until
-    /// keeping was worth it.
+    /// Decides whether keeping should start or stop. Keeping stops if fewer than three of seven requests get a kept block, because it
+    /// then costs more than it saves, and starts again after a rest. Each rest is twice as long as the previous one, until keeping pays
+    /// off again.
     #[cold]
     fn review(&mut self) -> bool {
         let rest = !self.resting && self.hits < REVIEW / 4 * 3;
@@ -123,7 +123,7 @@ impl Large {
         changed
     }
 
-    /// Returns the list for blocks of `size` bytes: its number is spread by the golden ratio.
+    /// Returns the list for blocks of `size` bytes, by a hash with the golden ratio.
     #[inline(always)]
     fn list(&mut self, size: usize) -> &mut *mut Kept {
         let hash = (size as u32).wrapping_mul(0x9e37_79b9) >> (u32::BITS - LISTS.ilog2());
@@ -137,10 +137,10 @@ impl Large {
         let code = self.key.encode(size);
         let list = self.list(size);
         let block = *list;
-        // SAFETY: blocks in lists are unused, not null, and hold what `push` wrote; so does the end of a list, whose
-        // length no block has.
+        // SAFETY: blocks in lists are unused, not null, and hold what `push` wrote; so does the end of a list, with a length that no
+        // block has.
         unsafe {
-            // A block at an odd place was never allocated: flushing it ends in a report.
+            // A misaligned block was never allocated: a flush will report it.
             if (*block).code != code || block.addr() & ((align - 1) | (STEP - 1)) != 0 {
                 return None;
             }
@@ -168,26 +168,26 @@ impl Large {
         let code = self.key.encode(size);
         let list = self.list(size);
         let block = start.cast::<Kept>();
-        // SAFETY: the block is ours, and long enough.
+        // SAFETY: the caller has freed the block, which is long enough.
         unsafe { block.write(Kept { next: *list, code }) };
         *list = block.as_ptr();
         true
     }
 
-    /// Returns whether the block of `size` bytes at `start`, which is being freed, may be in a list already. Never false for
-    /// one that is.
+    /// Returns whether the block of `size` bytes at `start`, which is being freed, may already be in a list. Never returns false for a
+    /// block in a list.
     ///
     /// # Safety
     ///
     /// The block must have `size` bytes, more than a small one.
     #[inline(always)]
     pub(super) unsafe fn may_hold(&self, start: NonNull<u8>, size: usize) -> bool {
-        // Volatile, because the user may never have written there: whatever is read does no harm.
+        // Volatile, because the user may never have written there; any value is harmless.
         // SAFETY: the caller guarantees a block that is long enough.
         unsafe { (&raw const (*start.cast::<Kept>().as_ptr()).code).read_volatile() == self.key.encode(size) }
     }
 
-    /// Removes a block from one of the next few lists, if one of them has any: its start and size.
+    /// Removes a block from one of the next few lists, if any has one, and returns its start and size.
     #[inline(always)]
     pub(super) fn evict(&mut self) -> Option<(NonNull<u8>, usize)> {
         self.evict_from(SOME)
@@ -207,12 +207,12 @@ impl Large {
         for _ in 0..lists {
             let block = self.lists[hand];
             if block != END {
-                // This list comes first the next time.
+                // The next flush starts with this list.
                 self.hand = hand;
                 if block.addr() % STEP != 0 {
                     corrupted(Kind::BrokenList, block.addr());
                 }
-                // SAFETY: as in `pop`. The length goes, because the next block at this place would look as if it were kept.
+                // SAFETY: as in `pop`. The length is erased, because the next block here would otherwise look kept.
                 unsafe {
                     let Kept { next, code } = block.read();
                     (*block).code = 0;
@@ -231,7 +231,7 @@ impl Large {
         None
     }
 
-    /// Returns whether the block at `start` is kept; looks at no more than `most` blocks.
+    /// Returns whether the block at `start` is kept, after a look at no more than `most` blocks.
     pub(super) fn holds(&self, start: *mut u8, most: usize) -> bool {
         let mut looked = 0;
         self.lists.iter().any(|&list| {
@@ -265,7 +265,7 @@ mod tests {
             rest = (2 * rest).min(64 * REVIEW);
         }
         assert_eq!(rest, 64 * REVIEW);
-        // As many as are worth it: keeping goes on, and the next rest is the first one again.
+        // Enough requests: keeping goes on, and the next rest is as short as the first.
         large.hits = REVIEW / 4 * 3;
         assert!((0..REVIEW).all(|_| !large.miss()) && !large.resting);
         assert_eq!(until(&mut large, 0), REVIEW);
@@ -283,10 +283,10 @@ mod tests {
         assert_eq!(large.limit(), 0);
         large.allow(2 * SIZE);
         assert_eq!(large.limit(), LARGEST);
-        // SAFETY: the blocks are the test's.
+        // SAFETY: the blocks belong to the test.
         let pushed = starts.map(|start| unsafe { large.push(start, SIZE) });
         assert_eq!((pushed, large.kept()), ([true, true, false], 2 * SIZE));
-        // The one that came last comes first.
+        // The block that was pushed last comes first.
         for (most, found) in [(0, [false, true]), (1, [true, true])] {
             assert_eq!([0, 1].map(|n| large.holds(starts[n].as_ptr(), most)), found, "{most}");
         }

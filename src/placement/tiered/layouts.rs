@@ -13,8 +13,8 @@ use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-// SAFETY: a kept block is a live block of the tier that is not in use; it is allocated once, for a request of its own
-// length, until it is freed again. The tier keeps the same promises.
+// SAFETY: a kept block is a live block of the tier that is not in use; it is allocated only once, to a request of its length, until it is
+// freed again. The tier keeps the same promises.
 unsafe impl<T: Tier> Placement for QuickLists<T> {
     const EMPTY: Self =
         Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY };
@@ -166,7 +166,7 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
         statistics: &mut S,
     ) -> bool {
         match (Class::of_any(layout.size()), Class::of_any(size)) {
-            // A small block keeps its place as long as its class fits: elsewhere a block is quickly found.
+            // A small block stays in place only within its class: a block of another class is quickly found.
             (Some(old), Some(new)) => old == new,
             (Some(_), None) => false,
             (None, class) => {
@@ -208,7 +208,7 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
         Placement::largest_free(&self.tier)
     }
 
-    /// Under pressure nothing is kept and no page is opened.
+    /// While saving, the lists keep nothing and no page is opened.
     fn set_saving(&mut self, on: bool) {
         self.saving = on;
         Placement::set_saving(&mut self.tier, on);

@@ -26,13 +26,13 @@ use large::Large;
 use small::Small;
 use tier::{END, Free};
 
-/// The most small blocks, besides its own, that one free flushes to pages.
+/// Most small blocks that one free flushes to pages, besides its own.
 const BOUND: usize = 4;
 
-/// Blocks of a list that a check for a double free looks at.
+/// Most blocks of a list that a check for a double free examines.
 const LOOKS: usize = 256;
 
-/// The same for a block that looks as if it were in a list.
+/// Most blocks that the check examines if the freed block looks as if it were in a list.
 const ALL_LOOKS: usize = 1 << 20;
 
 /// The share of the memory, in 64ths, that may be in use while blocks are kept: four fifths.
@@ -50,8 +50,8 @@ const fn large_share(whole: usize) -> usize {
     if whole / 48 < MOST { whole / 48 } else { MOST }
 }
 
-/// The fast default for hosts: quick lists in front of pages of small objects, in front of a [`Tlsf`] `L` for everything else. See
-/// [`QuickLists`] and [`Pages`].
+/// The fast default for hosts: quick lists over pages of small objects, over a [`Tlsf`] `L` for everything else. See [`QuickLists`] and
+/// [`Pages`].
 pub type Tiered<L = Tlsf<u32, DEFAULT_REGIONS, 16>> = QuickLists<Pages<L>>;
 
 /// Keeps freed blocks as they are for the next request of their size, in front of a tier `T`: a [`Tlsf`], or [`Pages`] over one
@@ -64,17 +64,17 @@ pub type Tiered<L = Tlsf<u32, DEFAULT_REGIONS, 16>> = QuickLists<Pages<L>>;
 ///  large   64 lists by length: blocks of 257 bytes to 32 KiB
 /// ```
 ///
-/// A small request takes the first block of its class's list, and a free puts it back, without asking the tier: the class
-/// follows from the layout alone. Small blocks are multiples of 8 bytes, and aligned to 8. A kept block meets aligned
-/// requests too, if its address is suitable.
+/// A small request gets the first block of its class's list, and a free returns it there, without calling the tier: the class follows
+/// from the layout alone. Small blocks are multiples of 8 bytes, and aligned to 8. Aligned requests get a kept block too, if its address
+/// suits them.
 ///
-/// Up to 1/8 of the memory is kept in small blocks (at most 4 MiB) and 1/48 in large ones (at most 1 MiB); nothing is kept
-/// while more than four fifths of it are in use. If there is no room for another block, a free flushes up to 4 (over pages) or 2
-/// others. A request that would otherwise fail first flushes everything, O(kept blocks). If kept large blocks rarely
-/// go to requests, none are kept for a while.
+/// Up to 1/8 of the memory is kept in small blocks (at most 4 MiB) and 1/48 in large ones (at most 1 MiB); nothing is kept while more
+/// than four fifths of the memory are in use. If there is no room for another block, a free flushes up to 4 (over pages) or 2 others. A
+/// request that would otherwise fail first flushes everything, O(kept blocks). If requests rarely get kept large blocks, none are kept
+/// for a while.
 ///
-/// [`Heap::used`](crate::Heap::used) counts a small block with the size of its class, a multiple of 8 bytes, no matter what
-/// it was cut from. Kept blocks and pages do not count as used.
+/// [`Heap::used`](crate::Heap::used) counts a small block with the size of its class, a multiple of 8 bytes, even if its memory is
+/// longer. Kept blocks and pages do not count as used.
 ///
 /// Allocation and free are O(1) plus the time that `T` takes. (Weinstock and Wulf, "An efficient algorithm for heap storage
 /// allocation", SIGPLAN Notices 1988, called lists of exact sizes quick fit.)
@@ -85,12 +85,12 @@ pub struct QuickLists<T> {
     plenty: isize,
     /// Bytes of all regions.
     whole: usize,
-    /// True while nothing may be kept.
+    /// Whether keeping is switched off to save memory.
     saving: bool,
     tier: T,
 }
 
-// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
+// SAFETY: the pointers lead to memory that `claim` got for exclusive use.
 unsafe impl<T: Send> Send for QuickLists<T> {}
 
 #[allow(private_bounds, reason = "the tiers, `Tlsf` and `Pages`, are public themselves")]
@@ -99,23 +99,23 @@ impl<T: Tier> QuickLists<T> {
     #[inline(always)]
     fn large_size(&self, layout: Layout) -> Option<usize> {
         if layout.size() <= SMALL {
-            // A request for no bytes.
+            // The size is zero.
             return None;
         }
-        // SAFETY: no layout is larger, so that rounding up does not overflow.
+        // SAFETY: no layout is larger, so rounding up does not overflow.
         unsafe { core::hint::assert_unchecked(layout.size() <= isize::MAX as usize) };
         let size = T::block_size(layout);
         (size <= self.large.limit()).then_some(size)
     }
 
-    /// Returns the layout of a block as far as its free looks at it: the length follows from the size, so callers need not pass the alignment.
+    /// Returns the part of a layout that a free needs: the length follows from the size, so callers need not pass the alignment.
     #[inline(always)]
     const fn as_freed(layout: Layout) -> Layout {
-        // SAFETY: every size of a layout is valid without an alignment.
+        // SAFETY: every size of a layout is valid with an alignment of 1.
         unsafe { Layout::from_size_align_unchecked(layout.size(), 1) }
     }
 
-    /// Computes again how much may be kept.
+    /// Recomputes how much may be kept.
     fn settle(&mut self) {
         let keeps = self.plenty >= 0 && !self.saving;
         self.small.allow(if keeps { small_share(self.whole) } else { 0 });
@@ -184,8 +184,8 @@ impl<T: Tier> QuickLists<T> {
 
     /// Flushes a kept large block to the tier.
     unsafe fn put_large(&mut self, start: NonNull<u8>, size: usize) {
-        // SAFETY: a size that was allocated with some alignment is valid with none. A block's length follows
-        // from its size alone, so the alignment does not matter.
+        // SAFETY: a size that was valid with some alignment is valid with 1. A block's length follows from its size alone, so the
+        // alignment does not matter.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, 1);
             if self.tier.free(start, layout, &mut NoStatistics).is_ok() {
@@ -199,7 +199,7 @@ impl<T: Tier> QuickLists<T> {
     fn allocate_small(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
         if !self.small.is_empty(class) {
             if T::CHECKS {
-                // Such a block is never allocated, so the fast path need not look for it.
+                // The fast path never allocates a damaged block, so it need not report it.
                 if let Some(address) = self.small.damage(class) {
                     corrupted(Kind::BrokenList, address);
                 }
@@ -224,7 +224,7 @@ impl<T: Tier> QuickLists<T> {
         Some(batch.first)
     }
 
-    /// Allocates a large block when no kept one fits. Out of line like the small ones, so that each way saves few registers.
+    /// Allocates a large block when no kept one fits. Out of line like [`Self::allocate_small`], so that each path saves few registers.
     #[inline(never)]
     fn allocate_large(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let mut block = self.tier.allocate_fast(layout, &mut NoStatistics);
@@ -313,7 +313,7 @@ impl<T: Tier> QuickLists<T> {
         }
     }
 
-    /// Returns whether the small block at `start` holds what a kept one would: that it is one is then worth a look at its list. Values
+    /// Returns whether the small block at `start` holds a link like a kept block's, which makes a search of its list worthwhile. Values
     /// that programs leave in their blocks (a -1, say) hardly ever pass. O(regions).
     ///
     /// # Safety

@@ -1,4 +1,4 @@
-//! Pages, and the table that says where in a region they are.
+//! Pages, and the map of a region's pages.
 
 use core::ptr;
 
@@ -7,18 +7,18 @@ pub(super) const SMALLEST_PAGE: usize = 512;
 /// Bytes of the largest page.
 pub(super) const LARGEST_PAGE: usize = 4096;
 
-/// The header of a page. Its objects follow; a free one holds the address of the next free one.
+/// The header of a page. The objects follow, and each free one holds the address of the next.
 #[repr(C)]
 pub(super) struct Page {
-    /// Distance from the start of the page to its first free object, in bytes; 0 if there is none.
+    /// Distance in bytes from the start of the page to its first free object, or 0 if there is none.
     pub(super) free: u16,
-    /// Objects allocated from the page: live ones, and those in a quick list.
+    /// Number of objects allocated from the page: live ones, and those in a quick list.
     pub(super) used: u16,
-    /// Class of its objects.
+    /// Class of the page's objects.
     pub(super) class: u8,
     /// Whether the page is in the list of its class, as every page with a free object is.
     pub(super) listed: bool,
-    /// Neighbours in the list, which is a ring.
+    /// The next page in the list, which is a ring.
     pub(super) next: *mut Page,
     pub(super) prev: *mut Page,
 }
@@ -32,10 +32,10 @@ pub(super) const HEADER: usize = {
 /// The part of the address space in which one region's pages can be.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
-    /// Address of the first slot, aligned to the largest page. It may lie before the region.
+    /// Address of the first slot, aligned to the largest page. It may be below the region.
     pub(super) base: *mut u8,
-    /// One byte per slot: how many slots further down the page starts that covers it, or [`NOWHERE`]. The map is kept
-    /// in the last bytes of the region.
+    /// One byte per slot: the number of slots back to the start of the page that covers it, or [`NOWHERE`]. The map is in the last bytes
+    /// of the region.
     pub(super) map: *mut u8,
     /// Number of slots.
     pub(super) slots: usize,
@@ -57,8 +57,8 @@ impl Window {
         Self { base: start.wrapping_sub(skew), map: start.wrapping_add(size - slots), slots, start }
     }
 
-    /// Returns the slot of the address `at`, if that is a place for a page: in the region, in front of the map. (A slot at the border of
-    /// the region may be shared with a neighbouring one, so the slot's number does not tell.)
+    /// Returns the slot of the address `at`, if it lies in the region, before the map. (Neighbouring regions may share a slot at their
+    /// border, so the slot's number alone does not decide.)
     #[inline(always)]
     pub(super) fn slot(&self, at: usize) -> Option<usize> {
         let inside = at.wrapping_sub(self.start.addr()) < self.map.addr() - self.start.addr();

@@ -6,24 +6,23 @@ use super::tier::{END, Free};
 use crate::units::rare;
 use core::ptr::NonNull;
 
-/// The quick lists: free small blocks by class, last in, first out, whether they are objects of pages or blocks of
-/// their own.
+/// The quick lists: free small blocks by class, last in, first out, both objects of pages and separate blocks.
 pub(super) struct Small {
     lists: [*mut Free; CLASSES],
-    /// Bytes that may still be kept; negative if too many are.
+    /// Bytes that may still be kept, or negative if too many are kept.
     room: isize,
     /// Bytes that may be kept.
     share: isize,
-    /// The list that is flushed next.
+    /// Number of the list to flush next.
     hand: usize,
-    /// The key that links are encoded with.
+    /// The key that encodes links.
     pub(super) key: Key,
 }
 
-/// Blocks behind the first one of a list that an aligned request looks at.
+/// Most blocks of a list that an aligned request examines.
 const PROBES: usize = 8;
 
-/// The number of lists at which a flush looks for a block.
+/// Number of lists that a flush searches for a block.
 const SOME: usize = 8;
 
 impl Small {
@@ -36,7 +35,7 @@ impl Small {
         self.share = share as isize;
     }
 
-    /// Returns the bytes that are kept.
+    /// Returns the bytes of all kept blocks.
     #[inline(always)]
     pub(super) fn kept(&self) -> usize {
         (self.share - self.room) as usize
@@ -54,8 +53,7 @@ impl Small {
         *self.list(class) == END
     }
 
-    /// Returns the address that the list of `class` begins with if no block is there: a write to a freed block or an invalid free led to
-    /// it.
+    /// Returns the first address in the list of `class` if it cannot be a block's, after a write to a freed block or an invalid free.
     #[inline(always)]
     pub(super) fn damage(&mut self, class: Class) -> Option<usize> {
         let block = *self.list(class);
@@ -80,14 +78,14 @@ impl Small {
         }
     }
 
-    /// Allocates a block of `class` aligned to `align`, one of the few behind the first of the list.
+    /// Allocates one of the first few blocks of the list of `class` that is aligned to `align`.
     pub(super) fn pop_later(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
         let (mut before, mut block) = (END, *self.list(class));
         for _ in 0..PROBES {
             if block == END {
                 break;
             }
-            // SAFETY: as in `pop`; `before` is the block in front of this one.
+            // SAFETY: as in `pop`; `before` is the block before this one.
             unsafe {
                 if block.addr() & (align - 1) == 0 {
                     let next = (*block).unlink(self.key);
@@ -122,21 +120,21 @@ impl Small {
         let key = self.key;
         let list = self.list(class);
         let block = start.cast::<Free>();
-        // SAFETY: the block is ours, and has room for a link.
+        // SAFETY: the caller has freed the block, which has room for a link.
         unsafe { block.write(Free::before(*list, key)) };
         *list = block.as_ptr();
         true
     }
 
-    /// Makes `rest`, a list of `more` blocks of `class`, the list of that class, which is empty. The kept blocks may exceed the share by
-    /// these until it is [set](Self::allow) again.
+    /// Replaces the empty list of `class` with `rest`, a list of `more` blocks. The kept blocks may exceed the share by these until the
+    /// share is [set](Self::allow) again.
     #[inline(always)]
     pub(super) fn adopt(&mut self, class: Class, rest: *mut Free, more: usize) {
         *self.list(class) = rest;
         self.share = self.share.wrapping_add_unsigned(more * class.bytes());
     }
 
-    /// Removes a block from one of the next few lists, if one of them has any: its start and class.
+    /// Removes a block from one of the next few lists, if any has one, and returns its start and class.
     #[inline(always)]
     pub(super) fn evict(&mut self) -> Option<(NonNull<u8>, Class)> {
         self.evict_from(SOME)
@@ -163,7 +161,7 @@ impl Small {
     pub(super) fn holds(&self, start: *mut u8, class: Class, most: usize) -> bool {
         let mut block = self.lists[class.index()];
         for _ in 0..most {
-            // A damaged list is left where it leaves the blocks.
+            // Stop where a damaged list leads to no block.
             if block.addr() % STEP != 0 || block.is_null() || block.cast() == start {
                 break;
             }

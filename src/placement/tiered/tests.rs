@@ -1,4 +1,4 @@
-//! Tests of what quick lists keep to themselves.
+//! Tests of the internals of quick lists.
 
 use super::classes::{CLASSES, OBJECTS};
 use super::page::{HEADER, LARGEST_PAGE, SMALLEST_PAGE};
@@ -16,8 +16,8 @@ impl Memory {
     }
 }
 
-/// A free looks through a list only for a block that holds a link of this very heap: neither what programs leave in their
-/// blocks, nor what an earlier heap left in the memory, nor objects of closed pages make a free walk lists.
+/// A free searches a list only for a block that holds a link of this very heap. Values that programs leave in their blocks, links of an
+/// earlier heap in the same memory and objects of closed pages do not make a free search lists.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn only_a_link_of_this_heap_looks_kept() {
@@ -57,7 +57,7 @@ fn only_a_link_of_this_heap_looks_kept() {
     }
 }
 
-/// Objects of pages are aligned as their size is, so that pages satisfy requests that are aligned to more than 8 bytes as well.
+/// Objects of pages have the alignment of their size, so pages also satisfy requests aligned to more than 8 bytes.
 #[test]
 fn pages_have_aligned_blocks_for_sizes_that_are_multiples_of_the_alignment() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
@@ -70,7 +70,7 @@ fn pages_have_aligned_blocks_for_sizes_that_are_multiples_of_the_alignment() {
         starts.sort();
         assert!(starts.windows(2).all(|pair| pair[1].addr().get() - pair[0].addr().get() >= size));
         assert!(starts.iter().all(|start| start.addr().get() % align == 0), "{size} aligned to {align}");
-        // SAFETY: the blocks are the test's.
+        // SAFETY: the blocks belong to the test.
         let is_in_page = |&&start: &&NonNull<u8>| unsafe { tiered.tier.check_owned(start, layout) }.is_err();
         let in_pages = starts.iter().filter(is_in_page).count();
         assert!(in_pages >= 100, "{in_pages} blocks of {size} bytes in pages");
@@ -88,13 +88,13 @@ fn pages_have_aligned_blocks_for_sizes_that_are_multiples_of_the_alignment() {
     }
 }
 
-/// A list that leads back to itself, as a write to a freed block can make it, ends a check all the same.
+/// A check ends even if a write to a freed block made its list lead back to itself.
 #[test]
 fn a_check_ends_though_a_list_leads_to_itself() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
     for layout in [Layout::new::<[u64; 6]>(), Layout::new::<[u64; 60]>()] {
         let mut tiered = QuickLists::<Tlsf>::EMPTY;
-        // SAFETY: the memory is used by one placement after the other; a write to a freed block is what is tested.
+        // SAFETY: the memory is used by one placement after the other; the write to a freed block is the subject of the test.
         unsafe {
             tiered.claim(memory.region(), &mut NoStatistics).unwrap();
             let [freed, live] = [(); 2].map(|()| tiered.allocate(layout, &mut NoStatistics).unwrap());
@@ -108,7 +108,7 @@ fn a_check_ends_though_a_list_leads_to_itself() {
     }
 }
 
-/// Bytes of a placement's blocks in use, by its own map.
+/// Returns the bytes of a placement's blocks in use, by its own map.
 fn used_of(placement: &Tlsf) -> usize {
     let mut used = 0;
     placement.walk(0, &mut |run| {
@@ -118,7 +118,7 @@ fn used_of(placement: &Tlsf) -> usize {
     used
 }
 
-/// As much is kept as is documented, and nothing while more than four fifths of the memory are in use.
+/// Checks that the lists keep as much as documented, and nothing while more than four fifths of the memory are in use.
 fn keeps_its_shares<T: Tier>(used_of: impl Fn(&T) -> usize) {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
     let mut random = fastrand::Rng::with_seed(8);
@@ -171,7 +171,7 @@ fn keeps_its_shares<T: Tier>(used_of: impl Fn(&T) -> usize) {
     }
 }
 
-/// A page is the smallest with enough objects, or the largest.
+/// Every page is the smallest with enough objects, or the largest.
 #[test]
 fn pages_are_no_longer_than_they_have_to_be() {
     for class in (0..CLASSES).map(Class::number) {
@@ -193,7 +193,7 @@ fn no_more_is_kept_than_the_shares_over_pages() {
     keeps_its_shares::<Pages<Tlsf>>(|pages| used_of(pages.large()));
 }
 
-/// An empty page that was kept for its class goes back by a trim, which says so.
+/// A trim frees an empty page that was kept for its class, and says so.
 #[test]
 fn empty_pages_go_back() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
@@ -205,13 +205,13 @@ fn empty_pages_go_back() {
         pages.claim(memory.region(), &mut NoStatistics).unwrap();
         for saving in [false, true] {
             pages.set_saving(saving);
-            // Until the class is worth a page.
+            // Enough blocks for the class to get a page.
             let starts = [(); 100].map(|()| pages.allocate_class(class, 8, false).unwrap().first);
             assert!(used_of(pages.large()) >= 3200);
             for start in starts {
                 pages.free_class(start, class).unwrap();
             }
-            // SAFETY: the block is the test's.
+            // SAFETY: the block belongs to the test.
             assert!(Placement::check_owned(&pages, starts[0], small).is_err());
             let kept = used_of(pages.large());
             assert_eq!(kept == 0, saving, "{kept} bytes");
@@ -222,7 +222,7 @@ fn empty_pages_go_back() {
     }
 }
 
-/// Large blocks that nothing asks for any more make room for those that are freed now.
+/// Kept large blocks that no request needs any more make room for newly freed ones.
 #[test]
 fn kept_large_blocks_make_room_for_others() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));

@@ -15,7 +15,7 @@ pub(super) struct Free {
 }
 
 impl Free {
-    /// Returns a block in front of `next`.
+    /// Returns the contents of a block before `next`.
     #[inline(always)]
     pub(super) fn before(next: *mut Self, key: Key) -> Self {
         Self { link: next.wrapping_byte_add(key.0) }
@@ -35,16 +35,15 @@ impl Free {
         next
     }
 
-    /// Returns whether the block at `start`, which is being freed, may be in a list already. Never false for one that is; the
-    /// lists decide. Always false on targets other than 64-bit ones.
+    /// Returns whether the block at `start`, which is being freed, may already be in a list, for the lists to decide. Never returns false
+    /// for a block in a list on 64-bit targets. Always returns false on others.
     ///
     /// # Safety
     ///
     /// The block must have room for a link.
     #[inline(always)]
     pub(super) unsafe fn may_be(start: NonNull<u8>) -> bool {
-        // Only the half word with the tag, and volatile, because the user may never have written there: whatever is read does
-        // no harm.
+        // Only the 16 bits with the tag, and volatile, because the user may never have written there; any value is harmless.
         let at = if cfg!(target_endian = "little") { size_of::<usize>() - size_of::<u16>() } else { 0 };
         // SAFETY: the caller guarantees a block.
         usize::BITS == 64 && unsafe { start.byte_add(at).cast::<u16>().read_volatile() } == u16::MAX
@@ -61,7 +60,7 @@ impl Free {
     }
 }
 
-/// The end of every list of small blocks. It is odd, so that the test of a block's alignment fails for it as well.
+/// The end of every list of small blocks. Its address is odd, so it also fails the test of a block's alignment.
 pub(super) const END: *mut Free = ptr::without_provenance_mut(1);
 
 /// Small blocks of one class that a tier has allocated at once.
@@ -72,25 +71,25 @@ pub(crate) struct Batch {
     pub(super) rest: *mut Free,
     /// Number of blocks in that list.
     pub(super) more: usize,
-    /// Bytes that the bottom has allocated for it.
+    /// Bytes that the bottom has allocated for the batch.
     pub(super) allocated: usize,
 }
 
-/// The placement at the bottom, whose blocks are all alike: a [`Tlsf`] with any parameters.
+/// The placement at the bottom, which treats all blocks alike: a [`Tlsf`] with any parameters.
 ///
 /// # Safety
 ///
 /// A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
-/// Blocks are aligned to 8 bytes at least.
+/// Blocks are aligned to at least 8 bytes.
 pub(crate) unsafe trait Bottom: Placement {
-    /// True if frees are checked in release builds as well.
+    /// Whether frees are checked in release builds as well.
     const CHECKS: bool;
 
-    /// Returns the bytes that a block of `size` bytes takes, which is the size of a layout.
+    /// Returns the bytes that a block of `size` bytes takes. `size` must be a layout's.
     fn block_size(size: usize) -> usize;
 
-    /// Allocates a block of `size` bytes, one at least. The alignment is a power of two, also one that no layout of this size has: no
-    /// block does either.
+    /// Allocates a block of `size` bytes, at least one. The alignment is a power of two, and may be too large for any layout of this
+    /// size; the request then fails.
     fn allocate_block(&mut self, size: usize, align: usize) -> Option<NonNull<u8>>;
 }
 
@@ -114,22 +113,22 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> Bottom for
 ///
 /// # Safety
 ///
-/// Small blocks must satisfy the contract of [`Placement`], with the whole size of their class and aligned to at least
-/// 8 bytes. A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
+/// Small blocks must satisfy the contract of [`Placement`], with the whole size of their class and aligned to at least 8 bytes. A block's
+/// length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
 pub(crate) unsafe trait Tier: Placement {
-    /// That of the [`Bottom`].
+    /// Whether frees are checked in release builds as well; see [`Bottom::CHECKS`].
     const CHECKS: bool;
 
-    /// The most blocks that the lists flush when a free finds no room.
+    /// Most blocks that the lists flush when a free finds no room.
     const BOUND: usize;
 
-    /// Sets what the links of small blocks are encoded with, before there are any.
+    /// Sets the key that encodes the links of small blocks, before there are any.
     fn set_key(&mut self, key: Key);
 
     /// Returns the bytes that a block for `layout`, above the small sizes, takes.
     fn block_size(layout: Layout) -> usize;
 
-    /// Allocates a block of `class` aligned to `align` bytes; with `many`, also other free blocks of the class that cost nothing.
+    /// Allocates a block of `class` aligned to `align` bytes; with `many`, also other free blocks of the class that are at hand.
     fn allocate_class(&mut self, class: Class, align: usize, many: bool) -> Option<Batch>;
 
     /// Frees a block of `class`, and returns the bytes that become free in the bottom.
@@ -140,14 +139,13 @@ pub(crate) unsafe trait Tier: Placement {
     ///
     /// # Safety
     ///
-    /// The block must have come from [`Tier::take`] for this class; it must not be used
-    /// any more.
+    /// The block must have come from [`Tier::allocate_class`] for this class, and must not be used any more.
     unsafe fn free_class(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError>;
 
-    /// Notes that a block of the bottom was resized in place to one of `class`.
+    /// Records that a block of the bottom was resized in place to one of `class`.
     fn resized_to(&mut self, class: Class);
 
-    /// Closes empty pages, and returns the bytes that become free in the bottom; `None` if there was no such page.
+    /// Closes empty pages, and returns the bytes that become free in the bottom, or `None` if there was no empty page.
     fn close_pages(&mut self) -> Option<usize>;
 
     /// Checks in bounded time whether a small block of `class` that is in no quick list can be live at `start`.
@@ -158,18 +156,18 @@ pub(crate) unsafe trait Tier: Placement {
     unsafe fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError>;
 }
 
-/// Returns the layout of a block of `class` as the placement at the bottom knows it: of the class's whole size, and aligned as every
-/// small block is at least.
+/// Returns the layout with which the bottom allocates a block of `class`: of the class's whole size, and with at least the alignment of
+/// all small blocks.
 #[inline(always)]
 pub(super) fn layout_of(class: Class, align: usize) -> Layout {
-    // The largest alignment is left out. A request for no bytes may have it, but no block has, nor has a layout with bytes. A mask
-    // costs frees nothing where the alignment does not matter; a comparison would have it passed to them.
+    // The mask drops the largest alignment, which only a request for no bytes may have, and no block has. The mask costs nothing where a
+    // free ignores the alignment; a comparison would make callers pass it.
     let align = (align & isize::MAX as usize).max(STEP);
     // SAFETY: the alignment is a power of two, and a small size does not overflow when rounded up to it.
     unsafe { Layout::from_size_align_unchecked(class.bytes(), align) }
 }
 
-/// Frees a block of the bottom, and returns its bytes; out of line, since it happens at several places.
+/// Frees a block of the bottom, and returns its bytes; out of line, since several functions call it.
 ///
 /// # Errors
 ///
@@ -193,7 +191,7 @@ pub(super) unsafe fn free_in<B: Bottom>(
     Ok(B::block_size(layout.size()))
 }
 
-// SAFETY: a bottom keeps these promises for every request, and blocks of a class are such.
+// SAFETY: a bottom keeps these promises for every request, including those for blocks of a class.
 unsafe impl<B: Bottom> Tier for B {
     const CHECKS: bool = B::CHECKS;
     const BOUND: usize = 2;

@@ -5,18 +5,18 @@
 #[cfg(not(target_os = "none"))]
 use crate::placement::blocks::granules::GRANULE;
 
-/// A range of addresses that lies in one free block, and is zero but for what the engine writes at both ends of free blocks. In firmware
-/// there is none: its memory is cleared faster than it is watched.
+/// A range of addresses within one free block, which is zero except where the engine writes at the ends of free blocks. Firmware has no
+/// such range: clearing its memory is faster than tracking it.
 #[derive(Clone, Copy)]
 pub(super) struct Fresh {
     #[cfg(not(target_os = "none"))]
     from: usize,
-    /// 0 if there is no such memory.
+    /// The end of the range, or 0 if there is none.
     #[cfg(not(target_os = "none"))]
     end: usize,
 }
 
-/// Bytes at the ends of free blocks that the engine writes.
+/// Bytes that the engine writes at the start and at the end of a free block.
 #[cfg(not(target_os = "none"))]
 const DIRTY: (usize, usize) = (2 * GRANULE, GRANULE);
 
@@ -28,13 +28,13 @@ impl Fresh {
         Self { from, end }
     }
 
-    /// Returns whether there is such memory.
+    /// Returns whether any memory is known to be zero.
     #[inline(always)]
     pub(super) fn is_known(&self) -> bool {
         self.end != 0
     }
 
-    /// Notes that memory is allocated: the longer part of what is not in it is left.
+    /// Removes allocated memory from the range, and keeps the longer part of the rest.
     pub(super) fn touch(&mut self, from: usize, size: usize) {
         let end = from + size;
         if from >= self.end || end <= self.from {

@@ -1,4 +1,4 @@
-//! Two-level segregated fit: every region with lists of its own.
+//! Two-level segregated fit: every region has its own lists.
 
 mod fresh;
 mod slot;
@@ -18,7 +18,7 @@ use core::ptr::{self, NonNull};
 use fresh::Fresh;
 use slot::{Record, Slot};
 
-/// Two-level segregated fit in granules of 8 bytes for up to `REGIONS` regions, each of which holds its own lists.
+/// Two-level segregated fit in granules of 8 bytes, for up to `REGIONS` regions, each of which has its own lists.
 ///
 /// ```text
 ///  this value         region 0 | region 1 | ..                  three words each
@@ -27,20 +27,20 @@ use slot::{Record, Slot};
 /// ```
 ///
 /// Allocating and freeing are O(1), whatever the alignment. Blocks have no headers: a block takes its size rounded up to 8 bytes, and one
-/// bit. A request looks at the regions in the order in which they were claimed. Memory that an alignment skips becomes a free block.
+/// bit. A request tries the regions in the order in which they were claimed. Memory skipped for alignment becomes a free block.
 ///
 /// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), with `SUBLISTS`
-/// lists per power of two, itself a power of two. A request looks at the list for its own length before the next one, so that it finds a
-/// block of the same size that was just freed. On hosts it looks at up to 16 blocks of that list before it fails, and memory that was
-/// zero when its region was claimed is not cleared again for a request of zeroed memory.
+/// lists per power of two, itself a power of two. A request tries the list for its own length first, so that it finds a just freed block
+/// of the same size. On hosts it examines up to 16 blocks of that list before it fails, and a request for zeroed memory does not clear
+/// memory that was zero when its region was claimed and has not been used since.
 ///
-/// `W` is the word that free blocks and lists are made of: `u32` for regions of up to 32 GiB, or `u16` for regions of up to 511 KiB, whose
-/// lists take half of the memory. The lists take as much of a region as its length needs: with `u32` and 8 lists per power of two 376 bytes
-/// of a region of 32 KiB, with [`MicroTlsf`] 80.
+/// `W` is the word of free blocks and lists: `u32` for regions of up to 32 GiB, or `u16` for regions of up to 511 KiB, whose lists take
+/// half the memory. A region has as many lists as its length needs: in a region of 32 KiB they take 376 bytes with `u32` and 8 lists per
+/// power of two, and 80 bytes with [`MicroTlsf`].
 ///
-/// `CHECKED` is the [hardening level](crate::harden): with it, each free checks that the block lies in a region and that the lengths of
-/// free neighbours agree at both of their ends, and a block leaves its list only if its neighbours there point back to it. That is
-/// the default where there is an operating system. Firmware has the choice: the checks take 316 bytes of code on Cortex-M3.
+/// `CHECKED` is the [hardening level](crate::harden): if it is true, each free checks that the block lies in a region and that free
+/// neighbours have the same length at both ends, and a block leaves its list only if its neighbours there point back to it. The checks
+/// are on by default where there is an operating system. Firmware can turn them on: they take 316 bytes of code on Cortex-M3.
 pub struct Tlsf<
     W = u32,
     const REGIONS: usize = DEFAULT_REGIONS,
@@ -59,20 +59,21 @@ pub type MicroTlsf<const REGIONS: usize = 4, const CHECKED: bool = { !cfg!(targe
 /// A [`Tlsf`] with one region of up to 511 KiB, and eight lists per power of two.
 pub type Tlsf16 = Tlsf<u16, 1, 8>;
 
-// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
+// SAFETY: the pointers lead to memory that `claim` got for exclusive use.
 unsafe impl<W, const R: usize, const SL: usize, const C: bool, const B: bool> Send for Tlsf<W, R, SL, C, B> {}
 
-/// Whether a request looks at several blocks of its own list before it fails: not in firmware, whose requests are as fast when they fail.
+/// Whether a request examines several blocks of its own list before it fails. Not in firmware, where failing requests are as fast as
+/// others.
 const CARES: bool = !cfg!(target_os = "none");
 
 /// Bytes of a word of boundary bits.
 const BITS_WORD: usize = WORD / 8;
 
-/// A region's parts as they follow from its memory.
+/// The parts of a region, computed from its memory.
 struct Parts {
-    /// The first byte that is used.
+    /// The first byte in use.
     start: *mut u8,
-    /// Granules.
+    /// Number of granules.
     len: usize,
     /// Bytes of the lists and the record.
     control: usize,
@@ -93,7 +94,7 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         let end = memory.checked_end()? & !(GRANULE - 1);
         let first = align_up(start, GRANULE).ok_or(RegionError::TooSmall)?;
         let control = Self::control(end.wrapping_sub(first));
-        // 32 granules have a word of bits; one more bit is behind the last granule.
+        // 32 granules share a word of bits; one more bit follows that of the last granule.
         let Some(bytes) = end.checked_sub(first + control + BITS_WORD) else {
             return Err(RegionError::TooSmall);
         };
@@ -122,11 +123,11 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
     }
 }
 
-/// Clears words: on microcontrollers one by one, as the library's function for it takes more code than all of a claim.
+/// Clears words, on 32-bit targets one by one: the library's function takes more code than a whole claim.
 ///
 /// # Safety
 ///
-/// The words are ours to write.
+/// The caller must own the words.
 unsafe fn clear(from: *mut u32, words: usize) {
     if usize::BITS > 32 {
         // SAFETY: the caller's contract.
@@ -144,26 +145,26 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         if len > Slot::<W, SL, C, B>::MAX_LEN as u128 {
             return usize::MAX;
         }
-        // At either end, up to a granule is lost to alignment.
+        // Alignment may cost up to a granule at either end.
         Slot::<W, SL, C, B>::bytes_for(len as usize) + 2 * GRANULE
     }
 
-    /// Granules that a block has at least.
+    /// Fewest granules of a block.
     pub(crate) const MIN: usize = Blocks::<Slot<W, SL, C, B>>::MIN;
 
-    /// Returns the bytes of a block for `size` bytes, but that one for no bytes takes a granule.
+    /// Returns `size`, or the bytes of the smallest block if that has several granules and is larger.
     #[inline(always)]
     const fn at_least(size: usize) -> usize {
         if Self::MIN > 1 && size < Self::MIN * GRANULE { Self::MIN * GRANULE } else { size }
     }
 
-    /// Returns the granules of a block for a layout of so many bytes; blocks of no bytes take one.
+    /// Returns the granules of a block of `size` bytes; a block of no bytes takes at least one.
     #[inline(always)]
     const fn granules_of(size: usize) -> usize {
         granules(if Self::MIN == 1 && size == 0 { 1 } else { Self::at_least(size) })
     }
 
-    /// Returns the place of the first region, from which those of the others can be reached.
+    /// Returns the first slot, from which the others can be reached.
     #[inline(always)]
     fn first(&self) -> *const Slot<W, SL, C, B> {
         const { assert!(R > 0, "a heap needs room for at least one region") }
@@ -171,18 +172,18 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
     }
 
     fn slots(&self) -> &[Slot<W, SL, C, B>] {
-        // SAFETY: there are no more regions than places for them.
+        // SAFETY: there are at most as many regions as slots.
         unsafe { self.slots.get_unchecked(..self.count) }
     }
 
-    /// Returns the region with a granule that starts at `address`, and the granule's number, if there is one. If there can be only one region,
-    /// that one.
+    /// Returns the region with a granule that starts at `address`, and the granule's number. With `REGIONS` of 1, always returns that
+    /// region.
     #[inline(always)]
     fn locate(&self, address: usize) -> Option<(&Slot<W, SL, C, B>, usize)> {
         let mut slot = self.first();
         // SAFETY: `behind` returns regions.
         unsafe {
-            // The first region has its place whether it is there or not.
+            // The first slot exists even if there is no region.
             while R > 1 && !(*slot).has((*slot).starting(address)) {
                 slot = self.behind(slot)?;
             }
@@ -190,17 +191,17 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         }
     }
 
-    /// Returns the region that was claimed after that of `slot`.
+    /// Returns the slot after `slot`, if it has a region.
     #[inline(always)]
     fn behind(&self, slot: *const Slot<W, SL, C, B>) -> Option<*const Slot<W, SL, C, B>> {
         let next = slot.wrapping_add(1);
-        // SAFETY: a field of this value, which is read only here: the common path has no use for it.
+        // SAFETY: it is a field of this value. It is read only here, since the common path does not need it.
         let count = unsafe { (&raw const self.count).read_volatile() };
         (next < self.slots.as_ptr().wrapping_add(count)).then_some(next)
     }
 
-    /// Allocates a block, and counts it. A request for no bytes finds none. The size and the alignment come as the global allocator gets
-    /// them, so that nothing has to be moved.
+    /// Allocates a block, and counts it. A request for no bytes finds none. The parameters are those of the global allocator, in its
+    /// order, so that no register has to be moved.
     #[cfg_attr(target_os = "none", inline)]
     #[cfg_attr(target_family = "wasm", inline(never))]
     #[cfg_attr(not(any(target_os = "none", target_family = "wasm")), inline(always))]
@@ -215,7 +216,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
             return None;
         }
         let len = opaque(len);
-        // The first region has its place whether it is there or not: it has no room then.
+        // The first slot exists even if there is no region: it then has no room.
         const { assert!(R > 0, "a heap needs room for at least one region") }
         let mut slot = self.slots.as_mut_ptr();
         let mut need = len + mask / GRANULE;
@@ -232,7 +233,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
                     return Some(NonNull::new_unchecked(start));
                 }
                 slot = self.behind(slot)?.cast_mut();
-                // Else the compiler would do all of the search that is the same for all regions in front of the loop.
+                // Keeps the compiler from hoisting the part of the search that is equal for all regions out of the loop.
                 need = opaque(need);
             }
         }
@@ -251,7 +252,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         if fast.is_some() { fast } else { self.allocate_with_care(size, align) }
     }
 
-    /// Allocates a part of a block that was found, and notes that it may be used now.
+    /// Allocates a part of the found block, and removes it from the memory known to be zero.
     ///
     /// # Safety
     ///
@@ -272,7 +273,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         }
     }
 
-    /// Allocates a block where [`Self::allocate_parts`] finds none: it looks at more blocks of the request's own list.
+    /// Allocates a block when [`Self::allocate_parts`] finds none, by a longer search of the request's own list.
     #[inline(never)]
     fn allocate_with_care(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let (len, mask) = (granules(Self::at_least(size)), align - 1);
@@ -288,15 +289,15 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         None
     }
 
-    /// Frees `size` bytes, and counts that: once in a firmware, for frees, resizes and new memory; in each caller on hosts.
+    /// Frees `size` bytes, and counts them. Firmware has one copy, for frees, resizes and new memory; on hosts, each caller inlines it.
     ///
     /// # Errors
     ///
-    /// Those of a check, if this placement checks; nothing is changed then.
+    /// Those of a check, with nothing changed, if this placement checks.
     ///
     /// # Safety
     ///
-    /// They are a live block, or part of one, that is not used any more.
+    /// The bytes must be a live block, or part of one, that is not used any more.
     #[cfg_attr(any(target_os = "none", target_family = "wasm"), inline(never))]
     #[cfg_attr(not(any(target_os = "none", target_family = "wasm")), inline(always))]
     unsafe fn free_block<S: Statistics>(
@@ -306,14 +307,14 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         statistics: &mut S,
     ) -> Result<(), FreeError> {
         let len = granules(size);
-        // A block of no bytes has a granule. The compiler may not make two selecting instructions of the branch.
+        // A block of no bytes has a granule. The inner call keeps the compiler from turning the branch into two selects.
         let len = opaque(if Self::MIN == 1 && len == 0 { opaque(1) } else { len });
         let Some((slot, index)) = self.locate(start.addr()) else {
-            // Without checks an invalid free is ignored, since a report takes code.
+            // Without checks, an invalid free is ignored, since a report takes code.
             return if C { Err(self.why_not(start.addr())) } else { Ok(()) };
         };
         if !C {
-            // Nothing can be wrong any more, and in this order the code is shorter.
+            // The free can no longer fail, and in this order the code is shorter.
             statistics.freed(len * GRANULE);
         } else if R == 1 && !slot.has(index) {
             return Err(self.why_not(start.addr()));
@@ -328,7 +329,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         Ok(())
     }
 
-    /// Returns why there is no block at `address`, with which no granule starts.
+    /// Returns why there is no block at `address`, which is not the start of a granule.
     #[cold]
     #[inline(never)]
     fn why_not(&self, address: usize) -> FreeError {
@@ -336,7 +337,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         if is_within { FreeError::Misaligned } else { FreeError::Foreign }
     }
 
-    /// Notes that memory may be used now.
+    /// Removes the memory from the ranges known to be zero.
     #[inline(never)]
     fn tell(&mut self, start: usize, size: usize) {
         self.slots.iter_mut().for_each(|slot| slot.fresh.touch(start, size));
@@ -347,14 +348,14 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         self.slots().iter().position(starts).ok_or(RegionError::Unknown)
     }
 
-    /// Returns whether `memory` overlaps a region, number `except` excepted.
+    /// Returns whether `memory` overlaps a region other than number `except`.
     fn overlaps(&self, memory: Region, except: usize) -> bool {
         let mut slots = self.slots().iter().enumerate();
         slots.any(|(number, slot)| number != except && slot.region().meets(&memory))
     }
 }
 
-// SAFETY: blocks are cut from free memory of a region and come back through `free_block`; the lists of a region know its memory only.
+// SAFETY: blocks are cut from free memory of a region and return to it through `free_block`; the lists of a region have only its memory.
 unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Placement
     for Tlsf<W, R, SL, C, B>
 {
@@ -379,7 +380,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         let slot = *slot;
         statistics.grown(len * GRANULE);
         statistics.found(len * GRANULE);
-        // SAFETY: all parts lie in the memory that the caller hands over; its granules are an allocated block at first.
+        // SAFETY: all parts lie in the memory that the caller hands over; its granules are one allocated block at first.
         unsafe {
             if Slot::<W, SL, C, B>::IN_FRONT {
                 clear(start.cast(), (control - size_of::<Record>()) / 4);
@@ -389,7 +390,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
             }
             (*slot.record()).size = memory.size;
             (*slot.record()).skipped = start.addr() - from;
-            // New memory is not free yet.
+            // Ignore errors: new memory cannot be free already.
             let _ = self.free_block(slot.granule(slot.first()), len * GRANULE, statistics);
         }
         Ok(())
@@ -412,7 +413,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         if self.overlaps(region, number) {
             return Err(RegionError::Overlap);
         }
-        // Up to the gap, and from there on.
+        // The new memory up to the gap, and from its end on.
         let index = |address: usize| address.wrapping_sub(old.origin.addr()) / GRANULE;
         let end = old.first() + parts.len;
         let (stop, next) =
@@ -423,8 +424,8 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         let slot = Slot::<W, SL, C, B> { fresh: old.fresh, ..Slot::of(&parts) };
         self.slots[number] = slot;
         let (bits, words) = (slot.all_bits(), bit_words(old.len));
-        // SAFETY: the bits move to the region's new end, within its memory, and then the lists if they are in front of them; the new
-        // granules, which begin where these were, are an allocated block then.
+        // SAFETY: the bits move to the region's new end, within its memory, and then the lists, if these come before the bits; the new
+        // granules, which begin where the lists or bits were, are then an allocated block.
         unsafe {
             ptr::copy(old.all_bits(), bits, words);
             clear(bits.wrapping_add(words), bit_words(parts.len) - words);
@@ -435,7 +436,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
                 clear(to.wrapping_add(bytes).cast(), (parts.control - bytes) / 4);
             }
             (*slot.record()).size = region.size;
-            // If the memory in front of it is damaged, the new memory stays allocated.
+            // If the memory before the new granules is damaged, these stay allocated.
             for part in [old.end()..stop, next..end] {
                 if !part.is_empty() {
                     let _ =
@@ -451,7 +452,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         let number = self.number(start)?;
         let slot = self.slots[number];
         let blocks = Blocks(slot);
-        // SAFETY: a bit that is set says that the region begins with a free block.
+        // SAFETY: a set bit says that the region begins with a free block.
         unsafe {
             if !blocks.is_bound(slot.first()) || blocks.free_len(slot.first()) != slot.len {
                 return Err(RegionError::InUse);
@@ -469,10 +470,10 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         self.allocate_parts(layout.size(), layout.align(), statistics)
     }
 
-    /// Allocates a granule for a request for no bytes; for all others, on hosts, it looks at more blocks.
+    /// Allocates a granule for a request for no bytes. On hosts, searches more blocks for all others.
     #[inline(always)]
     fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
-        // No layout of a byte has the largest alignment, and no block.
+        // No layout of at least a byte has the largest alignment, and no block has it.
         if layout.size() > 0 || layout.align() > isize::MAX as usize {
             let block =
                 if CARES { self.allocate_with_care(layout.size(), layout.align())? } else { return None };
@@ -505,7 +506,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         layout: Layout,
         statistics: &mut S,
     ) -> Result<(), FreeError> {
-        // SAFETY: the block is live, as the caller vouches.
+        // SAFETY: the caller guarantees that the block is live.
         unsafe {
             if cfg!(debug_assertions) {
                 self.check_owned(start, layout)?;
@@ -523,11 +524,11 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         statistics: &mut S,
     ) -> bool {
         let size = Self::at_least(layout.size());
-        // Debug builds check each block first, as `free` does.
+        // In debug builds `free` checks each block first.
         if cfg!(any(target_os = "none", target_family = "wasm", debug_assertions)) || size == 0 {
             return false;
         }
-        // SAFETY: the caller keeps the contract; a block that is refused stays as it is.
+        // SAFETY: the caller keeps the contract; a refused block stays unchanged.
         unsafe { self.free_block(start.as_ptr(), size, statistics).is_ok() }
     }
 
@@ -539,15 +540,15 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         size: usize,
         statistics: &mut S,
     ) -> bool {
-        // More than any block has, so that rounding up cannot overflow.
+        // No block is so long; the limit keeps the rounding up from overflowing.
         if size > isize::MAX as usize {
             return false;
         }
         let (old, new) = (Self::granules_of(layout.size()), Self::granules_of(size));
-        // Granules that the block has for the moment, and how many of those that it does not need are not counted.
+        // Granules that the block has for now, and how many surplus ones of them are not counted as used.
         let (mut len, mut spare) = (old, 0);
-        // SAFETY: the block is live, as the caller vouches. What is found behind it is allocated then, and what it does not
-        // need of that, or of itself, is freed.
+        // SAFETY: the caller guarantees that the block is live. The free memory found after it is allocated first; then whatever the
+        // block does not need is freed.
         unsafe {
             if new > old {
                 let Some((slot, index)) = self.locate(start.addr().get()) else { return false };
@@ -580,7 +581,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         }
         let (need, old) =
             (Self::granules_of(size) + (layout.align() - 1) / GRANULE, Self::granules_of(layout.size()));
-        // The block is looked for again then, in the first region that has one at all.
+        // The allocation that follows searches the regions in order, so check the first one only.
         // SAFETY: the regions are there.
         self.slots().first().is_some_and(|slot| unsafe { Blocks(*slot).has_between(need, old) })
     }
@@ -623,7 +624,7 @@ mod tests {
     use super::super::blocks::granules::class;
     use super::*;
 
-    /// A region has as many granules as fit between its lists and its bits.
+    /// Checks that a region has as many granules as fit beside its lists and bits.
     fn all_is_used<W: Index, const SL: usize>() {
         let len = |start, size| {
             Slot::<W, SL, true, false>::parts(Region::from_address(start, size)).map(|parts| parts.len)
@@ -653,7 +654,7 @@ mod tests {
         all_is_used::<u32, 8>();
     }
 
-    /// The lists of a region are as many as its blocks need, whatever its length.
+    /// A region of any length has a list for its longest block.
     #[test]
     fn there_is_a_list_for_each_length() {
         fn check<W: Index, const SL: usize>() {

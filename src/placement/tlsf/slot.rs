@@ -1,4 +1,4 @@
-//! The regions of a [`Tlsf`](super::Tlsf): where their lists, granules and bits are.
+//! The regions of a [`Tlsf`](super::Tlsf), and the places of their lists, granules and bits.
 
 use super::fresh::Fresh;
 use crate::placement::blocks::Place;
@@ -8,27 +8,27 @@ use crate::units::Index;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
-/// The memory of a region as it was claimed.
+/// The size and start of a region's memory as it was claimed.
 pub(super) struct Record {
-    /// Bytes of the memory, and how many of them are in front of what is used.
+    /// Bytes of the memory, including `skipped` bytes before its first used one.
     pub(super) size: usize,
     pub(super) skipped: usize,
 }
 
-/// A region: where granule number 0 would be, and how many granules there are. Its bits follow the granules.
+/// A region: the address of granule number 0, which may not exist, the number of granules, and the bits after them.
 ///
 /// ```text
 ///  up to 32 lists  | heads | map | record | granules ............ | boundary bits |
 ///  more            | granules ............ | map | record | heads | boundary bits |
 /// ```
 ///
-/// More lists are as many as the region's length needs, so that a small region does not pay for a large one's.
+/// In the second form, a region has only as many lists as its length needs, so that a small region does not pay for a large one's.
 pub(super) struct Slot<W, const SUBLISTS: usize, const CHECKED: bool, const BEST: bool> {
     pub(super) origin: *mut u8,
     pub(super) len: usize,
     /// The address at which the bit of granule number 0 would be.
     pub(super) bits: *mut u32,
-    /// Its memory that is known to be zero.
+    /// The region's memory that is known to be zero.
     pub(super) fresh: Fresh,
     pub(super) word: PhantomData<W>,
 }
@@ -55,10 +55,10 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         word: PhantomData,
     };
 
-    /// No region is longer in granules, since its bytes must be addresses.
+    /// Upper limit of a region's granules, since its bytes need addresses.
     const ADDRESSABLE: usize = usize::MAX / (GRANULE * 8 + 1) * 8 - 2048;
 
-    /// Lists for all lengths.
+    /// Number of lists for all lengths.
     const ALL: usize = {
         assert!(SL.is_power_of_two() && SL >= 2, "lists per power of two are a power of two, two at least");
         assert!(SL <= 32, "there are at most 32 lists per power of two");
@@ -66,23 +66,23 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         unsafe { class::<W>(SL, least(W::MAX, Self::ADDRESSABLE)) + 1 }
     };
 
-    /// Whether the lists, as many as there can be, are in front of the granules: if a word is their map.
+    /// Whether all possible lists are before the granules, because one word is their map.
     pub(super) const IN_FRONT: bool = Self::ALL <= WORD;
 
-    /// Number of a region's first granule, that of the first bit in its word. The numbers below are those of lists.
+    /// Number of a region's first granule, whose bit is the first of its word. Lower numbers denote lists.
     pub(super) const FIRST: usize = Self::ALL.next_multiple_of(WORD);
 
-    /// Granules of the longest region: their numbers, and that of the place behind them, fit a word.
+    /// Granules of the longest region: their numbers, and that of their end, fit a word.
     pub(super) const MAX_LEN: usize = least(W::MAX - Self::FIRST, Self::ADDRESSABLE);
 
     /// Bytes of the map.
     const MAP: usize = if Self::IN_FRONT { 4 } else { 4 + Self::FIRST / WORD * 4 };
 
-    /// Bytes from the record to what follows, and from the map.
+    /// Bytes of the record, and of the map with the record, rounded up to granules.
     const RECORD: usize = size_of::<Record>();
     const BEHIND: usize = (Self::MAP + Self::RECORD).next_multiple_of(GRANULE);
 
-    /// Bytes in front of the granules.
+    /// Bytes before the granules.
     pub(super) const FRONT: usize = if Self::IN_FRONT { Self::control(0) } else { 0 };
 
     /// Returns the bytes of the lists, the map and the record of a region of `bytes` bytes.
@@ -96,7 +96,7 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         (lists * size_of::<W>()).next_multiple_of(GRANULE) + Self::BEHIND
     }
 
-    /// Returns where the map and the record end.
+    /// Returns the end of the map and the record.
     #[inline(always)]
     fn record_end(self) -> *mut u8 {
         if Self::IN_FRONT {
@@ -113,7 +113,7 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
     /// Returns the memory as it was claimed.
     pub(super) fn region(&self) -> Region {
         let record = self.record();
-        // SAFETY: the region has its record, and begins behind the address 0.
+        // SAFETY: the region has its record, and does not begin at the address 0.
         unsafe {
             let start =
                 self.origin.wrapping_add(Self::FIRST * GRANULE - Self::FRONT).wrapping_sub((*record).skipped);
@@ -121,12 +121,12 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         }
     }
 
-    /// Returns the number behind the last granule.
+    /// Returns the number after that of the last granule.
     pub(super) const fn end(&self) -> usize {
         Self::FIRST + self.len
     }
 
-    /// Returns the number of the granule that starts at `address`, if one does, else a number beyond all of them.
+    /// Returns the number of the granule that starts at `address`, or a number beyond all granules if none does.
     #[inline(always)]
     pub(super) fn starting(&self, address: usize) -> usize {
         address.wrapping_sub(self.origin.addr()).rotate_right(GRANULE.ilog2())
@@ -145,7 +145,7 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
     }
 }
 
-// SAFETY: `claim` puts control data, granules and bits one behind the other; `FIRST` is above the numbers of lists.
+// SAFETY: `claim` lays out control data, granules and bits without overlap; `FIRST` is above the numbers of lists.
 unsafe impl<W: Index, const SL: usize, const C: bool, const B: bool> Place for Slot<W, SL, C, B> {
     type Word = W;
     const SUBLISTS: usize = SL;

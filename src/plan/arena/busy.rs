@@ -1,8 +1,8 @@
-//! Makes sure that an arena has one user at a time.
+//! A flag that ensures that an arena has one user at a time.
 
 #![forbid(unsafe_code)]
 
-/// A flag that can be held once at a time.
+/// A flag with at most one holder at a time.
 pub(super) struct Busy(Flag);
 
 #[cfg(target_has_atomic = "8")]
@@ -18,7 +18,7 @@ impl Busy {
 
 #[cfg(target_has_atomic = "8")]
 impl Busy {
-    /// Takes the flag, and returns whether it was free. If so, everything that its last holder did is visible.
+    /// Acquires the flag, and returns whether it was free. If so, all writes of the last holder are visible.
     pub(super) fn enter(&self) -> bool {
         !self.0.swap(true, core::sync::atomic::Ordering::Acquire)
     }
@@ -31,7 +31,7 @@ impl Busy {
 
 #[cfg(all(not(target_has_atomic = "8"), feature = "critical-section"))]
 impl Busy {
-    /// Takes the flag, and returns whether it was free. If so, everything that its last holder did is visible.
+    /// Acquires the flag, and returns whether it was free. If so, all writes of the last holder are visible.
     pub(super) fn enter(&self) -> bool {
         critical_section::with(|_| !self.0.replace(true))
     }
@@ -42,7 +42,7 @@ impl Busy {
     }
 }
 
-/// Without atomic swaps and critical sections the flag cannot be taken.
+/// The flag cannot be acquired without atomic swaps or critical sections.
 #[cfg(all(not(target_has_atomic = "8"), not(feature = "critical-section")))]
 impl Busy {
     pub(super) fn leave(&self) {

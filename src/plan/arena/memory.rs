@@ -1,4 +1,4 @@
-//! Memory whose size and alignment are taken from a plan.
+//! Memory with the size and alignment of a plan.
 
 /// `SIZE` bytes, aligned to `ALIGN`, a power of two up to 4096.
 #[doc(hidden)] // `arena!` names it.
@@ -15,9 +15,9 @@ where
 /// An alignment as a type.
 pub(crate) struct Align<const N: usize>;
 
-/// Implemented by the alignments that memory can have.
+/// An alignment that memory can have.
 pub(crate) trait Alignment {
-    /// A type with that alignment.
+    /// A type with this alignment.
     type Unit: Copy;
 }
 
@@ -37,17 +37,17 @@ macro_rules! alignments {
 }
 alignments!(1 2 4 8 16 32 64 128 256 512 1024 2048 4096);
 
-/// Memory that can be static.
+/// Memory for a static arena.
 ///
 /// # Safety
 ///
 /// The first `SIZE` bytes of `ZERO` must exist and be zero, and any bytes may be written there to a value of the type.
-#[doc(hidden)] // Only what `arena!` names implements it.
+#[doc(hidden)] // Only the memory of `arena!` implements it.
 pub unsafe trait Storage: Sized + 'static {
     /// A value of all zero bytes.
     const ZERO: Self;
 
-    /// How many bytes of a value, from its start, are zero and may be written and read. The rest is padding.
+    /// Number of bytes, from a value's start, that are zero in `ZERO` and may be written and read. The rest is padding.
     const SIZE: usize;
 }
 

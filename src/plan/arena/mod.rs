@@ -25,9 +25,8 @@ pub trait Planned: Sized + 'static {
 
 /// Static memory for a plan `P` made by [`arena!`](crate::arena!).
 ///
-/// The memory is all zero, so it lies in `.bss`. [`Arena::begin`] borrows it for one user at a time. A [`Step`] of the
-/// run returns references to the buffers that are live at that step, and never two to the same memory. The whole
-/// interface is safe.
+/// The memory is all zero, so it lies in `.bss`. [`Arena::begin`] borrows it for one user at a time. A [`Step`] of the run returns
+/// references to the buffers that are live at that step, and never two references to the same memory. The whole interface is safe.
 ///
 /// ```
 /// use allotment::{arena, plan::{Arena, PlanError}};
@@ -48,15 +47,15 @@ pub trait Planned: Sized + 'static {
 /// hidden[0] = i32::from(input[0]) + i32::from(input[1]);
 /// let (hidden, output) = run.at::<1>().get((Net::HIDDEN, Net::OUTPUT));
 /// output[0] = hidden[0] as i8;
-/// // The step as a number; what is live is found out when it runs.
+/// // A step as a number; the program checks at run time which buffers are live.
 /// assert_eq!(run.step(2).get(Net::OUTPUT)?[0], 4);
 /// assert!(run.step(2).get(Net::INPUT).is_err());
 ///
-/// assert_eq!(NET.plan().peak(), 2048 + 256); // not 2560, since the output lies where the input was
+/// assert_eq!(NET.plan().peak(), 2048 + 256); // not 2560, since the output shares the place of the input
 /// # Ok::<(), PlanError>(())
 /// ```
 ///
-/// A buffer that is not live at the step is refused by the compiler:
+/// The compiler refuses a buffer that is not live at the step:
 ///
 /// ```compile_fail,E0080
 /// # use allotment::{arena, plan::Arena};
@@ -65,7 +64,7 @@ pub trait Planned: Sized + 'static {
 /// NET.begin().unwrap().at::<1>().get(Net::INPUT);
 /// ```
 ///
-/// So are a buffer that is requested twice, and a plan that needs more than the arena may have:
+/// It also refuses a buffer requested twice, and a plan that needs more bytes than the arena may have:
 ///
 /// ```compile_fail,E0080
 /// # use allotment::{arena, plan::Arena};
@@ -80,7 +79,7 @@ pub trait Planned: Sized + 'static {
 /// # static NET: Arena<Net> = Arena::new();
 /// ```
 ///
-/// A plan that is written by hand cannot have more bytes than its memory has, padding not counted:
+/// A plan written by hand cannot have more bytes than its memory, not counting padding:
 ///
 /// ```compile_fail,E0080
 /// # use allotment::plan::{Arena, ArenaMemory, Buffer, Placed, Plan, Planned, plan};
@@ -94,8 +93,8 @@ pub trait Planned: Sized + 'static {
 /// static ARENA: Arena<Padded> = Arena::new();
 /// ```
 ///
-/// In builds with debug assertions, the memory of a buffer is overwritten with `0xFF` when its life ends (not a
-/// number for floats), so that a program does not rely on stale contents unnoticed.
+/// In builds with debug assertions, the run overwrites the memory of a buffer with `0xFF` when its life ends (NaN for floats), so that a
+/// program cannot rely on stale contents without noticing.
 pub struct Arena<P: Planned> {
     memory: UnsafeCell<P::Memory>,
     #[cfg_attr(
@@ -105,16 +104,15 @@ pub struct Arena<P: Planned> {
     busy: Busy,
 }
 
-// SAFETY: the memory is reached only through a `ArenaRun`, of which `Busy` allows one at a time, and it holds plain
-// data, which any thread may use.
+// SAFETY: only an `ArenaRun` reaches the memory, `Busy` allows one at a time, and the memory holds plain data, which any thread may use.
 unsafe impl<P: Planned> Sync for Arena<P> {}
 
 impl<P: Planned> Arena<P> {
-    /// Makes an arena of zeroed memory that is not in use.
+    /// Creates an arena of zeroed memory that is not in use.
     #[allow(clippy::new_without_default, reason = "an arena is only ever a static")]
     pub const fn new() -> Self {
         const {
-            // Not its size in memory: padding is not zero.
+            // `SIZE` and not the size of the type, because padding is not zero.
             assert!(P::Memory::SIZE as u64 >= P::PLACED.peak(), "the memory is smaller than the plan");
         }
         Self { memory: UnsafeCell::new(P::Memory::ZERO), busy: Busy::new() }
@@ -125,9 +123,9 @@ impl<P: Planned> Arena<P> {
         P::PLACED
     }
 
-    /// Starts a run, which holds the arena until it is dropped. `None` if the arena is in use. O(1), never waits.
+    /// Starts a run, which holds the arena until it is dropped. Returns `None` if the arena is in use. O(1), never waits.
     ///
-    /// Buffers hold zeros at first, and later what the last run left there.
+    /// Buffers hold zeros in the first run, and then the contents that the last run left.
     ///
     /// On targets without atomic swaps this needs the feature `critical-section`.
     #[cfg(any(target_has_atomic = "8", feature = "critical-section"))]
@@ -135,18 +133,17 @@ impl<P: Planned> Arena<P> {
         self.busy.enter().then(|| ArenaRun::new(self.memory.get().cast(), Some(&self.busy)))
     }
 
-    /// Starts a run on an arena that is borrowed mutably. O(1).
+    /// Starts a run on a mutably borrowed arena. O(1).
     pub fn begin_mut(&mut self) -> ArenaRun<'_, P> {
         ArenaRun::new(self.memory.get().cast(), None)
     }
 }
 
-/// Plans buffers and makes a type for the plan, for [`plan::Arena`](crate::plan::Arena).
+/// Plans buffers and defines a type for the plan, for [`plan::Arena`](crate::plan::Arena).
 ///
-/// The name of the type is followed by the most bytes that the arena may have; it gets as many as the plan needs.
-/// Each buffer has a name, a type (mostly an array of numbers; [`Plain`](crate::plan::Plain) data), and the steps
-/// at which it is live. After these, methods of [`Buffer`](crate::plan::Buffer) add constraints, in which buffers
-/// are referred to by their names. Each name becomes a constant of the type.
+/// After the name of the type come the most bytes that the arena may have; it gets as many as the plan needs. Each buffer has a name, a
+/// type ([`Plain`](crate::plan::Plain) data, mostly an array of numbers), and the steps at which it is live. After these, methods of
+/// [`Buffer`](crate::plan::Buffer) add constraints, which refer to buffers by their names. Each name becomes a constant of the type.
 ///
 /// ```
 /// use allotment::{arena, plan::Arena};
@@ -192,10 +189,10 @@ macro_rules! arena {
         $(#[$meta])*
         $vis struct $name;
 
-        // Items of a macro are not hygienic: the user's types, steps and sizes see these names, so they are ones that no
-        // program has. The buffers' own names are visible to the arguments of their methods only.
+        // Items of a macro are not hygienic: the user's types, steps and sizes see these names, so no program should have them. The
+        // buffers' names are visible only to the arguments of their methods.
         const _: () = {
-            /// Numbers the buffers.
+            /// The numbers of the buffers.
             #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
             enum __AllotmentIndex { $($slot),* }
             const __ALLOTMENT_COUNT: usize = [$(__AllotmentIndex::$slot as usize),*].len();

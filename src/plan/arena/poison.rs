@@ -2,11 +2,11 @@
 
 use crate::plan::{Buffer, Interval, Placed};
 
-/// Not a number in floats, −1 in signed integers, the largest value of unsigned ones.
+/// NaN in floats, −1 in signed integers, and the largest value of unsigned ones.
 const POISON: u8 = 0xFF;
 
-/// Overwrites the buffers whose lives end between step `from` and step `to`, except for bytes that another buffer
-/// has taken over in place. O(n²).
+/// Overwrites the buffers whose lives end between step `from` and step `to`, except for bytes that another buffer has taken over in
+/// place. O(n²) for n buffers.
 ///
 /// # Safety
 ///
@@ -18,13 +18,13 @@ pub(super) unsafe fn poison(plan: Placed<'_>, base: *mut u8, from: u64, to: u64)
         if !ended.is_live(from) || lasts(ended, steps) {
             continue;
         }
-        // The part that was taken over is at the buffer's start, since both have the same offset.
+        // The part taken over is at the buffer's start, since both buffers have the same offset.
         let taken = buffers
             .iter()
             .zip(offsets)
             .filter(|&(other, &at)| at == offset && other.is_live(from) && lasts(other, steps));
         let taken = taken.map(|(other, _)| other.size).max().unwrap_or(0).min(ended.size);
-        // SAFETY: the buffer lies in the arena, because the plan says so.
+        // SAFETY: the plan guarantees that the buffer lies in the arena.
         unsafe { base.add((offset + taken) as usize).write_bytes(POISON, (ended.size - taken) as usize) };
     }
 }

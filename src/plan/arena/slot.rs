@@ -4,7 +4,7 @@ use super::Planned;
 use crate::units::each;
 use core::marker::PhantomData;
 
-/// Data for which any bytes are a valid value, so that memory can be used by one type after another.
+/// Data for which any bytes are a valid value, so that one type after another can use the memory.
 ///
 /// # Safety
 ///
@@ -13,13 +13,13 @@ pub unsafe trait Plain: Copy + 'static {}
 
 macro_rules! plain {
     ($($type:ty)*) => {$(
-        // SAFETY: a number, for which every bit pattern is valid.
+        // SAFETY: the type is a number, for which every bit pattern is valid.
         unsafe impl Plain for $type {}
     )*};
 }
 plain!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
 
-// SAFETY: plain values side by side.
+// SAFETY: an array is plain values side by side.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 /// A handle to buffer `I` of the plan `P`, which holds a `T`.
@@ -44,7 +44,7 @@ impl<P: Planned, T: Plain, const I: usize> Slot<P, T, I> {
         offset as usize
     };
 
-    /// Makes the handle.
+    /// Creates the handle.
     #[allow(clippy::new_without_default, reason = "`arena!` makes the constants that one uses")]
     pub const fn new() -> Self {
         const { _ = Self::OFFSET }
@@ -61,22 +61,22 @@ impl<P: Planned, T: Plain, const I: usize> Slot<P, T, I> {
         Self::OFFSET
     }
 
-    /// Returns whether the buffer has the same offset as `other`.
+    /// Returns whether the buffer and `other` have the same offset.
     pub const fn shares_place_with<U: Plain, const J: usize>(self, _other: Slot<P, U, J>) -> bool {
         Self::OFFSET == Slot::<P, U, J>::OFFSET
     }
 }
 
-/// A single handle.
+/// A single handle, not a tuple.
 ///
 /// # Safety
 ///
 /// The buffer must lie in the `SIZE` bytes from `OFFSET` on.
-#[doc(hidden)] // A handle is one; a program does not name it.
+#[doc(hidden)] // Programs need not name it.
 pub unsafe trait Place<P: Planned>: Slots<P> {
     /// Offset of the buffer in the arena, in bytes.
     const OFFSET: usize;
-    /// Size in bytes of the type that it holds.
+    /// Size in bytes of the buffer's type.
     const SIZE: usize;
 }
 
@@ -90,14 +90,14 @@ unsafe impl<P: Planned, T: Plain, const I: usize> Place<P> for Slot<P, T, I> {
 ///
 /// # Safety
 ///
-/// `INDICES` must be the indices of all handles, `DISJOINT` must keep its default, and `borrow` must hand out the
-/// memory of these buffers and nothing else.
+/// `INDICES` must be the indices of all handles, `DISJOINT` must keep its default, and `borrow` must return references to these buffers
+/// only.
 pub unsafe trait Slots<P: Planned>: Copy {
     /// References to the buffers.
     type Borrowed<'s>;
     /// The indices of the buffers.
     const INDICES: &'static [usize];
-    /// Does not compile if two of the buffers overlap.
+    /// A check that does not compile if two of the buffers overlap.
     const DISJOINT: () = disjoint::<P>(Self::INDICES);
 
     /// Borrows the buffers in an arena.
@@ -124,7 +124,7 @@ const fn disjoint<P: Planned>(indices: &[usize]) {
     });
 }
 
-// SAFETY: the index is that of the only handle.
+// SAFETY: the index is that of the single handle.
 unsafe impl<P: Planned, T: Plain, const I: usize> Slots<P> for Slot<P, T, I> {
     type Borrowed<'s> = &'s mut T;
     const INDICES: &'static [usize] = &[I];
@@ -146,7 +146,7 @@ macro_rules! tuples {
             const INDICES: &'static [usize] = &[$($index),+];
 
             unsafe fn borrow<'s>(base: *mut u8) -> Self::Borrowed<'s> {
-                // SAFETY: the caller's contract, which includes that they do not overlap.
+                // SAFETY: the caller's contract, which includes that the buffers do not overlap.
                 unsafe { ($(Slot::<P, $type, $index>::borrow(base),)+) }
             }
         }

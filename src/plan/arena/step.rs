@@ -11,7 +11,7 @@ use core::marker::PhantomData;
 pub struct ArenaRun<'a, P: Planned> {
     base: *mut u8,
     busy: Option<&'a Busy>,
-    /// The current step; `None` before the first.
+    /// The current step, or `None` before the first.
     now: Option<u64>,
     plan: PhantomData<P>,
 }
@@ -29,7 +29,7 @@ impl<P: Planned> Drop for ArenaRun<'_, P> {
 }
 
 impl<'a, P: Planned> ArenaRun<'a, P> {
-    /// Makes a run on the arena at `base`, which belongs to the run alone until it is dropped.
+    /// Creates a run on the arena at `base`, which belongs to the run alone until the run is dropped.
     pub(super) fn new(base: *mut u8, busy: Option<&'a Busy>) -> Self {
         Self { base, busy, now: None, plan: PhantomData }
     }
@@ -43,7 +43,7 @@ impl<'a, P: Planned> ArenaRun<'a, P> {
         Step { base: self.base, step, run: PhantomData }
     }
 
-    /// Goes to step `STEP`. It is a constant, so the compiler refuses buffers that are not live there. O(1); with debug assertions O(n²)
+    /// Goes to step `STEP`, a constant, so that the compiler refuses buffers that are not live there. O(1); with debug assertions O(n²)
     /// for n buffers.
     pub fn at<const STEP: u64>(&mut self) -> StepAt<'_, P, STEP> {
         self.go(STEP);
@@ -53,14 +53,14 @@ impl<'a, P: Planned> ArenaRun<'a, P> {
     fn go(&mut self, step: u64) {
         #[cfg(debug_assertions)]
         if let Some(now) = self.now {
-            // SAFETY: the run alone uses the arena, and no step borrows from it.
+            // SAFETY: only the run uses the arena, and no step borrows from it.
             unsafe { poison(P::PLACED, self.base, now, step) };
         }
         self.now = Some(step);
     }
 }
 
-/// A step of a run, known at run time.
+/// A step of a run whose number is known at run time.
 pub struct Step<'r, P: Planned> {
     base: *mut u8,
     step: u64,
@@ -68,8 +68,8 @@ pub struct Step<'r, P: Planned> {
 }
 
 impl<'r, P: Planned> Step<'r, P> {
-    /// Returns references to the named buffers: one, or a tuple of up to sixteen. Takes one comparison per buffer
-    /// (and one per gap in its lifetime). Buffers that share memory are refused by the compiler.
+    /// Returns references to the named buffers: one, or a tuple of up to sixteen. Takes one comparison per buffer (and one per gap in its
+    /// lifetime). The compiler refuses buffers that share memory.
     ///
     /// # Errors
     ///
@@ -84,8 +84,7 @@ impl<'r, P: Planned> Step<'r, P> {
         Ok(unsafe { S::borrow(self.base) })
     }
 
-    /// Returns buffer `output` with the contents of `input`. Nothing is copied if the plan lets the output take the
-    /// input's place.
+    /// Returns buffer `output` with the contents of `input`. No bytes are copied if the plan lets the output take the input's place.
     ///
     /// # Errors
     ///
@@ -110,13 +109,13 @@ impl<'r, P: Planned> Step<'r, P> {
     }
 }
 
-/// A step of a run, known to the compiler.
+/// A step of a run whose number is known to the compiler.
 pub struct StepAt<'r, P: Planned, const STEP: u64> {
     base: *mut u8,
     run: PhantomData<&'r mut P>,
 }
 
-/// Does not compile if a buffer is not live.
+/// A check that does not compile if a buffer is not live.
 struct Live<P, S, const STEP: u64>(PhantomData<(P, S)>);
 
 impl<P: Planned, S: Slots<P>, const STEP: u64> Live<P, S, STEP> {
@@ -130,8 +129,8 @@ impl<P: Planned, S: Slots<P>, const STEP: u64> Live<P, S, STEP> {
 }
 
 impl<'r, P: Planned, const STEP: u64> StepAt<'r, P, STEP> {
-    /// Returns references to the named buffers: one, or a tuple of up to sixteen. Nothing is checked at run time: the
-    /// compiler refuses buffers that are not live at this step, and buffers that share memory.
+    /// Returns references to the named buffers: one, or a tuple of up to sixteen. The compiler, not the program, checks the buffers: it
+    /// refuses those that are not live at this step, and those that share memory.
     pub fn get<S: Slots<P>>(self, slots: S) -> S::Borrowed<'r> {
         let () = Live::<P, S, STEP>::CHECKED;
         _ = slots;
@@ -139,8 +138,8 @@ impl<'r, P: Planned, const STEP: u64> StepAt<'r, P, STEP> {
         unsafe { S::borrow(self.base) }
     }
 
-    /// Returns buffer `output` with the contents of `input`. Nothing is copied if the plan lets the output take the
-    /// input's place. The compiler refuses buffers that are not live at this step.
+    /// Returns buffer `output` with the contents of `input`. No bytes are copied if the plan lets the output take the input's place. The
+    /// compiler refuses buffers that are not live at this step.
     pub fn in_place<I: Place<P>, O: Place<P>>(self, input: I, output: O) -> O::Borrowed<'r> {
         _ = (input, output);
         let () = Live::<P, I, STEP>::CHECKED;
@@ -158,8 +157,8 @@ impl<'r, P: Planned, const STEP: u64> StepAt<'r, P, STEP> {
 /// at one step.
 unsafe fn in_place<'r, P: Planned, I: Place<P>, O: Place<P>>(base: *mut u8) -> O::Borrowed<'r> {
     const { assert!(I::SIZE <= O::SIZE, "the output is smaller than the input") };
-    // SAFETY: both buffers lie in the arena, and the only reference is made after the copy. They have the same
-    // offset, or do not overlap since both are live.
+    // SAFETY: both buffers lie in the arena, and the only reference is made after the copy. They have the same offset, or do not overlap,
+    // since both are live.
     unsafe {
         if I::OFFSET != O::OFFSET {
             base.add(I::OFFSET).copy_to_nonoverlapping(base.add(O::OFFSET), I::SIZE);

@@ -16,23 +16,22 @@ struct Record {
     before: usize,
     start: u32,
     end: u32,
-    /// The number of earlier buffers in this place.
+    /// Number of earlier buffers in this place.
     age: u16,
-    /// Its index in `order`.
+    /// The index of this place in `order`.
     turn: u16,
-    /// Logarithm of the alignment.
+    /// The binary logarithm of the alignment.
     shift: u8,
     used: bool,
 }
 
 /// A plan of up to `N` buffers that are added, removed and resized one by one, in fixed memory.
 ///
-/// A change takes O(log n) expected, amortised, for n buffers. A tree of lifetimes finds the buffers whose
-/// lifetimes overlap the changed one, `LIMIT` of them at most, and the smallest gap between them is taken; if there
-/// are more, the buffer goes above all others. From time to time the whole plan is made again, the largest buffer
-/// first: when it exceeds its lower bound by more than an eighth, and after a quarter as many changes as there are
-/// buffers, which pay for it. Offsets change then; see [`Incremental::generation`]. After many changes, one call of
-/// [`Incremental::replan`] gives the best plan at the same cost.
+/// A change takes O(log n) expected, amortised, for n buffers. A tree of lifetimes finds the buffers whose lifetimes overlap the changed
+/// one, at most `LIMIT`, and the buffer goes into the smallest gap between them; if there are more, it goes above all others. The plan is
+/// sometimes made again as a whole, the largest buffer first: when it exceeds its lower bound by more than an eighth, and there have been
+/// a quarter as many changes as there are buffers, so that the cost is amortised. Offsets then change; see [`Incremental::generation`].
+/// After many changes, one call of [`Incremental::replan`] costs no more and gives the best plan.
 ///
 /// ```
 /// use allotment::plan::{Buffer, Incremental};
@@ -53,17 +52,17 @@ struct Record {
 pub struct Incremental<const N: usize, const LIMIT: usize = 32> {
     tree: Tree<N>,
     records: [Record; N],
-    /// The places of the buffers, and room for sorting them.
+    /// The places in use, sorted when the plan is made again, followed by the free ones.
     order: [u16; N],
     len: usize,
     capacity: usize,
-    /// Changes since the plan was last made again.
+    /// Number of changes since the plan was last made again.
     credit: usize,
     generation: u32,
 }
 
 impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
-    /// Makes an empty plan for an arena of `capacity` bytes.
+    /// Creates an empty plan for an arena of `capacity` bytes.
     pub const fn new(capacity: usize) -> Self {
         let capacity = if capacity > isize::MAX as usize { isize::MAX as usize } else { capacity };
         let none = Record {
@@ -109,8 +108,8 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         self.capacity
     }
 
-    /// Returns how often the whole plan was made again. While this number stays the same, only buffers that are
-    /// added or resized get new offsets. O(1).
+    /// Returns how often the whole plan was made again. As long as this number does not change, only added or resized buffers get new
+    /// offsets. O(1).
     pub fn generation(&self) -> u32 {
         self.generation
     }
@@ -124,7 +123,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     ///
     /// # Errors
     ///
-    /// [`PlanError`] if there is no place for it, or it has other constraints than alignment and lifetime.
+    /// [`PlanError`] if there is no place for the buffer, or it has constraints other than alignment and lifetime.
     pub fn add(&mut self, buffer: &Buffer<'_>) -> Result<u32, PlanError> {
         let mut record = read(buffer)?;
         if self.len == N {
@@ -159,7 +158,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     ///
     /// # Errors
     ///
-    /// [`PlanError::Unknown`] if there is no such buffer, [`PlanError::Full`] if there is no place for it.
+    /// [`PlanError::Unknown`] if there is no such buffer, [`PlanError::Full`] if there is no place for it at its new size.
     pub fn resize(&mut self, id: u32, size: u64) -> Result<(), PlanError> {
         let place = self.place(id)?;
         let old = self.records[place];
@@ -181,7 +180,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         Ok(())
     }
 
-    /// Makes the whole plan again, and keeps the old one if the new one is not smaller. O(n log n) expected.
+    /// Makes the whole plan again, but keeps the old one if the new one is not smaller. O(n log n) expected.
     pub fn replan(&mut self) {
         self.credit = 0;
         let peak = self.peak();
@@ -233,7 +232,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         }
     }
 
-    /// Counts a change, and replans if the plan is bad and enough changes pay for it.
+    /// Counts a change, and replans if the plan is bad and there were enough changes to amortise the cost.
     fn spend(&mut self) {
         self.credit += 1;
         let bound = self.lower_bound();
@@ -255,7 +254,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         })
     }
 
-    /// Returns the smallest gap for a buffer that is not in the tree.
+    /// Returns the offset of the smallest gap for a buffer that is not in the tree.
     fn find(&self, new: &Record) -> Result<usize, PlanError> {
         let mut others = [(0, 0); LIMIT];
         let mut count = 0;
@@ -289,7 +288,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         if needed > self.capacity { Err(PlanError::Full { needed }) } else { Ok(offset) }
     }
 
-    /// Frees a place. The last used place takes its index in the order.
+    /// Frees a place, and moves the last used place to its index in the order.
     fn release(&mut self, place: usize) {
         self.len -= 1;
         let last = self.order[self.len];

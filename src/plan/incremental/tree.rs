@@ -1,10 +1,10 @@
 //! A treap (Seidel and Aragon, *Randomized Search Trees*, 1996) over the beginnings and ends of lifetimes.
 //!
-//! The nodes, in order, are the events of the plan; at one step ends come before beginnings. Each subtree knows the sum of its load
-//! changes and the largest sum of a prefix, so the root knows the maximum live load. It also knows the latest end of a lifetime that
-//! begins in it, so a search for lifetimes that overlap an interval visits no others.
+//! The nodes, in order, are the events of the plan; at the same step, ends come before beginnings. Each subtree has the sum of its load
+//! changes and the largest sum of a prefix, so the root has the maximum live load. A subtree also has the latest end of a lifetime that
+//! begins in it, so a search for lifetimes that overlap an interval can skip all others.
 
-/// The link to no node.
+/// Link that stands for no node.
 const NIL: u16 = u16::MAX;
 
 /// The number of a node: `2 * buffer` is a beginning, `2 * buffer + 1` an end.
@@ -16,17 +16,17 @@ pub(super) struct Node {
     left: Link,
     right: Link,
     step: u32,
-    /// The change of load: the size, or minus the size (modulo 2^bits).
+    /// The change of load: plus or minus the size (modulo 2^bits).
     change: usize,
     /// The sum of all changes (modulo 2^bits).
     sum: usize,
-    /// The largest sum of a prefix, the empty one included.
+    /// The largest sum of a prefix, including the empty one.
     load: usize,
-    /// The end of the lifetime that begins here; 0 at the end of a lifetime.
+    /// The end of the lifetime that begins here, or 0 if this is an end.
     end: u32,
     /// The latest end of a lifetime that begins in the subtree.
     latest: u32,
-    /// The highest end of a buffer whose lifetime begins here; `highest` covers the whole subtree.
+    /// The end offset of the buffer whose lifetime begins here; `highest` is the largest in the subtree.
     top: usize,
     highest: usize,
 }
@@ -86,12 +86,12 @@ impl<const N: usize> Tree<N> {
         if self.root == NIL { 0 } else { self.node(self.root).load }
     }
 
-    /// Returns the highest end of a buffer. O(1).
+    /// Returns the highest end offset of a buffer. O(1).
     pub(super) fn highest(&self) -> usize {
         if self.root == NIL { 0 } else { self.node(self.root).highest }
     }
 
-    /// Inserts a buffer that is not in the tree. O(log n) expected.
+    /// Inserts a buffer that must not be in the tree yet. O(log n) expected.
     pub(super) fn insert(&mut self, buffer: usize, entry: Entry) {
         let Entry { start, end, size, top } = entry;
         self.nodes[buffer] = [
@@ -106,19 +106,19 @@ impl<const N: usize> Tree<N> {
         }
     }
 
-    /// Removes a buffer that is in the tree. O(log n) expected.
+    /// Removes a buffer that must be in the tree. O(log n) expected.
     pub(super) fn remove(&mut self, buffer: usize) {
         for link in [2 * buffer as Link, 2 * buffer as Link + 1] {
             let (left, rest) = self.split(self.root, self.key(link));
             let (step, kind) = self.key(link);
-            // The next key is that of the same event with the next number.
+            // The next larger key, which only a node with the next number could have.
             let (_, right) = self.split(rest, (step, kind + 1));
             self.root = self.merge(left, right);
         }
     }
 
-    /// Passes the buffers whose lifetimes overlap `start..end` to `visit`, in no particular order, until it returns
-    /// `false`. O(log n) expected for each of them. Returns whether all were visited.
+    /// Passes the buffers whose lifetimes overlap `start..end` to `visit`, in no particular order, until `visit` returns `false`. Returns
+    /// whether all were visited. O(log n) expected for each buffer.
     pub(super) fn overlapping(&self, start: u32, end: u32, visit: &mut impl FnMut(usize) -> bool) -> bool {
         self.visit(self.root, start, end, visit)
     }
@@ -134,7 +134,7 @@ impl<const N: usize> Tree<N> {
         if node.step >= end {
             return true;
         }
-        // A node at the end of a lifetime has 0 here.
+        // The `end` of a node at the end of a lifetime is 0.
         if node.end > start && !visit(usize::from(link / 2)) {
             return false;
         }
@@ -147,7 +147,7 @@ impl<const N: usize> Tree<N> {
         (self.node(link).step, kind + u32::from(link))
     }
 
-    /// Returns a hash of the node's number, which is used as a random priority.
+    /// Returns a hash of the node's number, which acts as a random priority.
     fn priority(link: Link) -> u32 {
         (u32::from(link) + 1).wrapping_mul(0x9E37_79B9).rotate_left(15).wrapping_mul(0x85EB_CA6B)
     }
@@ -194,8 +194,8 @@ impl<const N: usize> Tree<N> {
         let of = |link: Link| if link == NIL { Node::EMPTY } else { *self.node(link) };
         let (left, right) = (of(node.left), of(node.right));
         let here = left.sum.wrapping_add(node.change);
-        // A sum covers all events from one step to another, so it is the load at the one minus the load at the
-        // other. Neither exceeds the capacity, so the sums are right as signed numbers.
+        // A sum covers all events between two steps, so it is the difference of the loads there. Neither load exceeds the capacity, so
+        // the sums are right as signed numbers.
         let beyond = here.wrapping_add(right.load);
         let updated = self.node_mut(link);
         updated.sum = here.wrapping_add(right.sum);

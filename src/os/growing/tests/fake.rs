@@ -1,5 +1,4 @@
-//! A system in this process's own memory, which checks every call: with the properties of Linux, macOS and Windows, whatever the tests
-//! run on.
+//! A fake system in this process's memory that checks every call. It can behave like Linux, macOS or Windows, on any host.
 
 use super::super::system::{Shift, System};
 use core::ptr::NonNull;
@@ -8,7 +7,7 @@ use std::cell::RefCell;
 use std::vec;
 use std::vec::Vec;
 
-/// State of one unit of committed memory.
+/// State of one unit of reserved addresses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Reserved,
@@ -27,23 +26,23 @@ pub(super) struct Range {
 pub(super) struct World {
     pub(super) ranges: Vec<Range>,
     pub(super) committed: usize,
-    /// Most bytes that can be committed; 0 means any number.
+    /// Maximum number of committed bytes; 0 means no limit.
     pub(super) limit: usize,
-    /// The most bytes of addresses that were asked for at once.
+    /// The largest reservation attempted so far, in bytes.
     pub(super) asked: usize,
-    /// Bytes of the machine's memory; 0 is not known.
+    /// Bytes of the machine's memory; 0 if unknown.
     pub(super) memory: u64,
-    /// The process may have so many addresses; 0 means any number.
+    /// Limit of the process's address space in bytes; 0 means no limit.
     pub(super) space: usize,
     /// Whether the address space is used up.
     pub(super) full: bool,
-    /// Purges fail from now on.
+    /// Whether purges fail.
     pub(super) broken: bool,
-    /// Purges that failed.
+    /// Number of failed purges.
     pub(super) refusals: usize,
     pub(super) purged: usize,
     pub(super) shifts: usize,
-    /// Moves without copying may lose the place that they go to.
+    /// Whether moves without copying lose their target.
     pub(super) loses: bool,
     pub(super) clock: u64,
 }
@@ -52,14 +51,14 @@ std::thread_local! {
     pub(super) static WORLD: RefCell<World> = RefCell::default();
 }
 
-/// Commits come in multiples of this.
+/// Granularity of commits, in bytes.
 const UNIT: usize = 64 * 1024;
 
-/// Reserved addresses hold this, so that committing them detects a write to them.
+/// Contents of reserved bytes, so that a commit detects earlier writes.
 const UNTOUCHED: u8 = 0xa5;
 
 impl World {
-    /// Returns the range that holds all these bytes, and the first one's offset in it.
+    /// Returns the range that holds all these bytes, and the offset of the first byte.
     fn range(&mut self, start: *mut u8, bytes: usize) -> (&mut Range, usize) {
         let holds = |range: &&mut Range| {
             let offset = start.addr().wrapping_sub(range.start.addr());
@@ -77,10 +76,10 @@ impl World {
     }
 }
 
-/// The fake, with pages of `PAGE` bytes. `SHIFTS`: whether it can move memory without copying.
+/// The fake system, with pages of `PAGE` bytes. `SHIFTS`: whether it can move memory without copying.
 pub(super) struct Fake<const PAGE: usize, const SHIFTS: bool>;
 
-// SAFETY: ranges come from the global allocator, are zeroed when they are committed and again when they are purged.
+// SAFETY: ranges come from the global allocator, and each commit and each purge zeroes them.
 unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS> {
     fn reserve(bytes: usize) -> Option<NonNull<u8>> {
         assert_eq!(bytes % PAGE, 0);
@@ -103,7 +102,7 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
             let whole = |range: &Range| range.start == start.as_ptr() && range.bytes == bytes;
             let n = world.ranges.iter().position(whole).expect("a whole range is given back");
             let range = world.ranges.swap_remove(n);
-            // SAFETY: it was allocated with this layout.
+            // SAFETY: the range was allocated with this layout.
             unsafe { dealloc(range.start, Layout::from_size_align(range.bytes, UNIT).unwrap()) };
         });
     }
@@ -163,7 +162,7 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
             world.shifts += 1;
         });
         assert!(from.addr().abs_diff(to.addr()) >= bytes, "the ranges overlap");
-        // SAFETY: both ranges are committed and apart.
+        // SAFETY: both ranges are committed and disjoint.
         unsafe {
             to.copy_from_nonoverlapping(from, bytes);
             from.write_bytes(0, bytes);

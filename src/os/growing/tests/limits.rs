@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use std::vec;
 use std::vec::Vec;
 
-/// Without a limit, 64 GiB of addresses are asked for, or four times the machine's memory.
+/// Without a limit, the heap reserves 64 GiB of addresses, or four times the machine's memory.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn addresses_are_asked_for_by_the_memory() {
@@ -23,7 +23,7 @@ fn addresses_are_asked_for_by_the_memory() {
     }
 }
 
-/// The heap asks for no more addresses than it can tell free spans apart in.
+/// The heap reserves no more addresses than its links can index.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn addresses_are_limited_by_their_numbers() {
@@ -34,13 +34,13 @@ fn addresses_are_limited_by_their_numbers() {
     let asked = WORLD.with_borrow(|world| world.asked);
     // The tables take less than a twentieth as much as the slots.
     assert!(asked / SLOT >= MOST && asked / SLOT < MOST + MOST / 20, "{asked}, {MOST}");
-    // The fake system has no more than 64 MiB. The heap asks for three quarters as much until it gets them, and leaves a quarter of
-    // these to others.
+    // The fake system has at most 64 MiB. The heap tries three quarters of each failed size until it succeeds, and leaves a quarter of
+    // that to others.
     let (reserved, ranges) = (pages.stats().reserved >> 20, WORLD.with_borrow(|world| world.ranges.len()));
     assert!((34..48).contains(&reserved) && ranges == 1, "{reserved} MiB, {ranges} ranges");
 }
 
-/// Requests fail when the system has no addresses, and when no address space could have as many as they ask for.
+/// Requests fail when the system has no addresses, and when they exceed any address space.
 #[test]
 fn requests_without_addresses_fail() {
     let mut pages = fresh();
@@ -54,12 +54,12 @@ fn requests_without_addresses_fail() {
         assert!(pages.allocate_large(size, SLOT, false).is_none());
     }
     assert!(pages.allocate_large(SLOT, half + 1, false).is_none());
-    // The committed memory holds the block and is a part of the reserved addresses.
+    // The committed memory holds the block and is part of the reserved addresses.
     let stats = pages.stats();
     assert!((SLOT..=stats.reserved).contains(&stats.committed), "{stats:?}");
 }
 
-/// One block can have nearly all addresses of a heap. A request for more than all commits nothing.
+/// One block can fill all addresses of a heap. A request for more commits nothing.
 #[test]
 fn one_block_can_have_all() {
     let mut pages = fresh();
@@ -71,12 +71,12 @@ fn one_block_can_have_all() {
     assert!(pages.allocate_large(256 * SLOT, SLOT, false).is_some());
 }
 
-/// Free slots at the end of the committed ones satisfy a request together with slots that are not committed yet, up to the last one.
+/// A request can combine free slots at the end of the committed memory with uncommitted slots, up to the last slot.
 #[test]
 fn requests_get_the_last_addresses() {
     const SLOTS: usize = (16 << 20) / SLOT;
     let take = |slots: usize, pages: &mut Pages<Linux>| pages.allocate_large(slots * SLOT, SLOT, false);
-    // Shorter blocks than the first of these are cut from the end of what is free, and would stand in the way.
+    // The heap cuts shorter blocks than the first of these from the end of the free memory, where they would be in the way.
     for first in [600, 900, SLOTS / 2] {
         let mut pages = fresh();
         pages.limit(SLOTS * SLOT);
@@ -87,7 +87,7 @@ fn requests_get_the_last_addresses() {
         // SAFETY: the block is live.
         assert!(unsafe { pages.free_large(block) });
     }
-    // A block that cannot move grows over both.
+    // A block that cannot move grows into both kinds of slots.
     let mut pages = fresh();
     pages.limit(SLOTS * SLOT);
     let (block, _) = take(SLOTS / 2, &mut pages).unwrap();
@@ -100,7 +100,7 @@ fn requests_get_the_last_addresses() {
     assert_eq!(pages.large_size(block), Some(most));
 }
 
-/// A batch satisfies requests for one block once memory has run out, and is counted block by block.
+/// Once memory has run out, a batch satisfies requests for single blocks, which the statistics count one by one.
 #[test]
 fn a_batch_is_taken_apart_when_memory_has_run_out() {
     const SIZE: usize = 600;
@@ -112,7 +112,7 @@ fn a_batch_is_taken_apart_when_memory_has_run_out() {
     assert!(allocate_one(&mut pages, class).is_none());
     let n = chains.iter().position(|chain| chain.count == batch).unwrap();
     let used = pages.stats().used;
-    // SAFETY: the blocks are ours.
+    // SAFETY: the blocks belong to the test.
     unsafe { pages.free(class, chains.swap_remove(n)) };
     assert_eq!(pages.bundles(class), Some(1));
     for taken in 1..=batch {
@@ -122,7 +122,7 @@ fn a_batch_is_taken_apart_when_memory_has_run_out() {
     assert!(allocate_one(&mut pages, class).is_none());
 }
 
-/// Whole batches that are freed are allocated again as they are, and satisfy any other request once memory runs out.
+/// The heap allocates freed batches again as a whole, and uses them for any other request once memory runs out.
 #[test]
 fn batches_stay_together_until_memory_runs_out() {
     const SIZE: usize = 600;
@@ -135,7 +135,7 @@ fn batches_stay_together_until_memory_runs_out() {
         chains.collect()
     };
     let put = |pages: &mut Pages<Linux>, chains: Vec<Chain>| {
-        // SAFETY: the blocks are ours.
+        // SAFETY: the blocks belong to the test.
         chains.into_iter().for_each(|chain| unsafe { pages.free(class, chain) });
     };
     for round in 0..3 {
@@ -151,7 +151,7 @@ fn batches_stay_together_until_memory_runs_out() {
         put(&mut pages, vec![chain]);
         assert_eq!(pages.allocate(class, batch).first, first);
         assert_eq!(pages.stats().used, batch * SIZES[class] as usize);
-        // SAFETY: the blocks are ours.
+        // SAFETY: the blocks belong to the test.
         unsafe { pages.free(class, Chain { first, count: batch }) };
         let (block, _) = pages.allocate_large(240 * SLOT, SLOT, false).unwrap();
         assert_eq!(pages.bundles(class), Some(0), "all memory was needed");
@@ -160,7 +160,7 @@ fn batches_stay_together_until_memory_runs_out() {
     }
 }
 
-/// Takes all memory in blocks of `class`, and returns how many there were.
+/// Allocates all memory in blocks of `class`, and returns their number.
 fn drain(pages: &mut Pages<Linux>, class: usize) -> usize {
     std::iter::from_fn(|| allocate_one(pages, class)).count()
 }
@@ -180,14 +180,14 @@ fn small_requests_get_what_other_classes_keep() {
     let used_heap = fill(&|pages| {
         for class in 0..CLASSES {
             let chains: Vec<Chain> = (0..12).map(|_| pages.allocate(class, batch(class))).collect();
-            // SAFETY: the blocks are ours.
+            // SAFETY: the blocks belong to the test.
             chains.into_iter().for_each(|chain| unsafe { pages.free(class, chain) });
         }
     });
     assert_eq!(used_heap, fresh_heap);
 }
 
-/// Memory that the system does not take back stays in the statistics. It is offered again, but not at every free or request.
+/// Memory that the system refuses to take back stays in the statistics. The heap offers it again, but not at every free or request.
 #[test]
 fn what_the_system_refuses_is_still_there() {
     const SLOTS: usize = 1024;
@@ -207,7 +207,7 @@ fn what_the_system_refuses_is_still_there() {
         // SAFETY: the block is live.
         assert!(unsafe { pages.free_large(block) });
     }
-    // The clock is looked at for one free in 64, and moves by a tenth of a second each time.
+    // The heap checks the clock at one free in 64, and each check advances it by a tenth of a second.
     let attempts = WORLD.with_borrow(|world| world.refusals) - before;
     assert!((10..=12).contains(&attempts), "{attempts} attempts in 10 seconds");
     WORLD.with_borrow_mut(|world| world.broken = false);
@@ -215,7 +215,7 @@ fn what_the_system_refuses_is_still_there() {
     assert!(pages.spans.has_exact_footprint());
 }
 
-/// Limits that become lower later hold for what is committed from then on, tables included, up to the last grain.
+/// A lower limit applies to everything committed from then on, tables included, up to the last grain.
 #[test]
 fn later_limits_hold() {
     const MIB: usize = 1 << 20;
@@ -243,7 +243,7 @@ fn later_limits_hold() {
     assert!(pages.stats().committed > 58 * MIB);
 }
 
-/// A place that a move may have lost is in no block again, and no other move is tried.
+/// The heap never again uses a target that a move may have lost, and tries no other move.
 #[test]
 fn lost_places_are_not_used_again() {
     const BYTES: usize = 1 << 20;

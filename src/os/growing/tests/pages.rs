@@ -1,4 +1,4 @@
-//! The heap's shared part on a system that checks every call: what lives stays as it is, and free memory goes back.
+//! The heap's shared part on a system that checks every call: live blocks stay unchanged, and free memory returns to the system.
 
 use super::super::classes::{SLOT, objects};
 use super::super::pages::Pages;
@@ -9,7 +9,7 @@ use crate::os::cache::{self, Block, CLASSES, Chain, LARGEST, SIZES};
 use core::ptr::NonNull;
 use std::vec::Vec;
 
-/// Returns a heap without memory, in a world of its own.
+/// Returns a heap without memory, in a new world.
 pub(super) fn fresh() -> std::boxed::Box<Pages<Linux>> {
     WORLD.with_borrow_mut(|world| *world = World::default());
     std::boxed::Box::new(Pages::EMPTY)
@@ -34,7 +34,7 @@ pub(super) fn class_of_size(size: usize) -> usize {
     cache::class_of(size, 16).unwrap()
 }
 
-/// Allocates a small block, and frees what else came in its batch.
+/// Allocates a small block, and frees the rest of its batch.
 pub(super) fn allocate_one<S: System>(pages: &mut Pages<S>, class: usize) -> Option<NonNull<u8>> {
     let mut chain = pages.allocate(class, 1);
     let block = chain.pop();
@@ -45,7 +45,7 @@ pub(super) fn allocate_one<S: System>(pages: &mut Pages<S>, class: usize) -> Opt
     block
 }
 
-/// Takes a block of about `size` bytes, checks that it is zero where the heap says so, and fills it.
+/// Allocates a block of about `size` bytes, checks that it is zero if the heap says so, and fills it.
 fn take<S: System>(pages: &mut Pages<S>, random: &mut fastrand::Rng, size: usize) -> Option<Live> {
     let fill = random.u8(1..);
     let (block, size, class) = if size <= LARGEST {
@@ -84,7 +84,7 @@ fn give<S: System>(pages: &mut Pages<S>, live: Live) {
 /// Grows or shrinks a large block, in place or by moving its memory.
 fn resize<S: System>(pages: &mut Pages<S>, live: &mut Live, size: usize) {
     check(live);
-    // SAFETY: the block is live, and not used at its old address if it moves.
+    // SAFETY: the block is live, and if it moves, its old address is not used.
     unsafe {
         if !pages.resize_large(live.block, size) {
             match pages.shift_large(live.block, size) {
@@ -99,7 +99,7 @@ fn resize<S: System>(pages: &mut Pages<S>, live: &mut Live, size: usize) {
     }
 }
 
-/// Takes, resizes, gives and trims at random. Returns the statistics of the world and the greatest memory in use.
+/// Allocates, resizes, frees and trims at random. Returns the purged bytes, the moves, and the refused requests.
 fn exercise<S: System>(seed: u64, limit: usize, broken: bool) -> (usize, usize, usize) {
     WORLD.with_borrow_mut(|world| *world = World { limit, broken, ..World::default() });
     let mut random = fastrand::Rng::with_seed(seed);
@@ -109,7 +109,7 @@ fn exercise<S: System>(seed: u64, limit: usize, broken: bool) -> (usize, usize, 
     let mut live: Vec<Live> = Vec::new();
     let mut refused = 0;
     for step in 0..6000_u32 {
-        // Phases in which the heap grows, and such in which it shrinks.
+        // The heap grows and shrinks in turn.
         let grows = step % 1500 < 900;
         match random.u8(..100) {
             0..2 => {
@@ -182,13 +182,13 @@ fn free_spans_go_back_to_the_last_slot() {
     pages.trim();
     for (n, block) in blocks.iter().enumerate() {
         let expected = if n % 2 == 0 { 0 } else { 7 };
-        // SAFETY: the memory is committed, and what went back to the fake system is zero.
+        // SAFETY: the memory is committed, and purged memory of the fake system is zero.
         let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), BYTES) };
         assert!(bytes.iter().all(|&byte| byte == expected), "block {n}");
     }
 }
 
-/// Free memory goes back before new memory makes the peak higher, and stays if there was as much memory before.
+/// The heap releases free memory before new memory raises the peak, and keeps it below the peak.
 #[test]
 fn free_memory_does_not_raise_the_peak() {
     const SLOTS: usize = 256;
@@ -212,7 +212,7 @@ fn free_memory_does_not_raise_the_peak() {
     assert!(pages.spans.has_exact_footprint());
 }
 
-/// A little free memory does not start a purge, whatever its share: less than 64 slots.
+/// Up to 64 free slots do not start a purge, whatever their share.
 #[test]
 fn a_little_free_memory_may_raise_the_peak() {
     for (slots, goes) in [(60, false), (64, false), (65, true), (70, true)] {
@@ -226,7 +226,7 @@ fn a_little_free_memory_may_raise_the_peak() {
     }
 }
 
-/// Large blocks are aligned to whatever is asked for.
+/// Large blocks have any requested alignment.
 #[test]
 fn large_blocks_are_aligned() {
     let mut pages = fresh();
@@ -239,7 +239,7 @@ fn large_blocks_are_aligned() {
     }
 }
 
-/// So much free memory stays with the process, and the next block that is freed sends all of it back.
+/// The heap keeps up to a limit of free memory, and the next freed block returns all of it.
 #[test]
 fn free_memory_stays_up_to_a_share_of_what_is_in_use() {
     const MIB: usize = 1 << 20;
@@ -269,7 +269,7 @@ fn free_memory_stays_up_to_a_share_of_what_is_in_use() {
     }
 }
 
-/// Free memory goes back when it is a second old, which is looked at now and then.
+/// The heap returns free memory that is a second old, which it checks now and then.
 #[test]
 fn old_free_memory_goes_back() {
     const BYTES: usize = 3 << 20;
@@ -283,12 +283,12 @@ fn old_free_memory_goes_back() {
             purged_after.push(frees);
         }
     }
-    // The clock moves by a tenth of a second for each look.
+    // Each check advances the clock by a tenth of a second.
     let looks: Vec<usize> = purged_after.windows(2).map(|pair| (pair[1] - pair[0]) / 64).collect();
     assert!(!looks.is_empty() && looks.iter().all(|&looks| looks == 10), "{purged_after:?}");
 }
 
-/// With its slots the parts of the tables go back that describe free spans only, and they do so once.
+/// A trim releases free slots together with the parts of the tables that describe only free spans, and only once.
 #[test]
 fn tables_of_free_spans_go_back() {
     const SLOTS: usize = 1000;
@@ -300,7 +300,7 @@ fn tables_of_free_spans_go_back() {
         pages.trim();
         WORLD.with_borrow_mut(|world| core::mem::take(&mut world.purged))
     };
-    // An entry of the table of spans and one of the image for each slot, but for the pages at the ends of either.
+    // One entry in the table of spans and one in the image for each slot, except for the pages at the ends of both.
     let tables = SLOTS * (size_of::<super::super::page::Page>() + 16) - 4 * 4096;
     let gone = trim();
     assert!(gone >= SLOTS * SLOT + tables, "{gone} bytes");
@@ -319,7 +319,7 @@ fn the_heap_keeps_the_rules_of_windows() {
     assert!(purged > 1 << 20 && shifts == 0, "{purged} {shifts}");
 }
 
-/// A request that needs memory which cannot be committed fails, and the heap goes on.
+/// A request fails if its memory cannot be committed, and the heap stays usable.
 #[test]
 fn a_commit_that_fails_is_a_refused_request() {
     for seed in 4..8 {
@@ -328,7 +328,7 @@ fn a_commit_that_fails_is_a_refused_request() {
     }
 }
 
-/// A purge that fails leaves the contents; no block is called clean that is not.
+/// A failed purge leaves the contents unchanged, and the heap reports no dirty block as clean.
 #[test]
 fn a_purge_that_fails_changes_nothing() {
     let (purged, _, _) = exercise::<MacOs>(9, 0, true);
@@ -342,7 +342,7 @@ fn give_all<S: System>(pages: &mut Pages<S>, class: usize, blocks: &[NonNull<u8>
     }
 }
 
-/// A block may start before the released memory and reach into it: that memory is not clean any more.
+/// A block may start before the released memory and extend into it: that memory is no longer clean.
 #[test]
 fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     const SIZE: usize = 48;
@@ -351,7 +351,7 @@ fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     let mut page = || {
         let mut chain = pages.allocate(class, 16 * 1024 / SIZE);
         let mut blocks: Vec<_> = std::iter::from_fn(|| chain.pop()).collect();
-        // SAFETY: the blocks are ours.
+        // SAFETY: the blocks belong to the test.
         blocks.iter().for_each(|block| unsafe { block.write_bytes(7, SIZE) });
         blocks.sort_unstable();
         blocks
@@ -359,18 +359,18 @@ fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     let (other, first) = (page(), page());
     assert_eq!((first.len(), other.len()), (16 * 1024 / SIZE, 16 * 1024 / SIZE));
     let start = first[0];
-    // All but the blocks that lie in the first slot alone.
+    // All blocks except those that lie only in the first slot.
     let inside = SLOT / SIZE;
     give_all(&mut pages, class, &first[inside..]);
     pages.trim();
     let reaching = allocate_one(&mut pages, class).unwrap();
     assert_eq!(reaching, first[inside], "it reaches from the first slot into the second");
-    // SAFETY: the block is ours.
+    // SAFETY: the block belongs to the test.
     unsafe { reaching.as_ptr().write_bytes(7, SIZE) };
     give_all(&mut pages, class, &other[..1]);
     give_all(&mut pages, class, &[reaching]);
     give_all(&mut pages, class, &first[..inside]);
-    // The page is gone, and its memory satisfies a large block.
+    // The page is closed, and its memory satisfies a large request.
     let (block, dirty) = pages.allocate_large(16 * 1024, SLOT, true).unwrap();
     assert_eq!(block, start);
     // SAFETY: the block has these bytes.
@@ -378,7 +378,7 @@ fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     assert!(dirty || bytes.iter().all(|&byte| byte == 0), "called clean, and is not");
 }
 
-/// A free block before a slot may have its mark in that slot, which then is not released.
+/// A free block before a slot may have its mark in that slot, so the heap does not release the slot.
 #[test]
 fn marks_stay_with_their_blocks() {
     const SIZE: usize = 24;
@@ -397,11 +397,11 @@ fn marks_stay_with_their_blocks() {
     assert_eq!([live, across].map(|block| (block.addr().get() - start.addr().get()) / SLOT), [1, 1]);
     give_all(&mut pages, class, &first);
     assert!(pages.trim() >= 2 * SLOT);
-    // SAFETY: the block is one of the class.
+    // SAFETY: the block is of the class.
     assert!(unsafe { Block::is_free(across.cast().as_ptr()) });
     give_all(&mut pages, class, &other[..1]);
     give_all(&mut pages, class, &[live]);
-    // The page is gone, and its memory satisfies a large block.
+    // The page is closed, and its memory satisfies a large request.
     let (block, dirty) = pages.allocate_large(16 * 1024, SLOT, true).unwrap();
     assert_eq!(block, start);
     // SAFETY: the block has these bytes.
@@ -409,7 +409,7 @@ fn marks_stay_with_their_blocks() {
     assert!(dirty || bytes.iter().all(|&byte| byte == 0), "called clean, and is not");
 }
 
-/// A page that was released in parts has blocks as long as it is listed, even if none starts in some of these parts.
+/// A listed page with released parts always has free blocks, even if no block starts in some of these parts.
 #[test]
 fn listed_pages_have_free_blocks() {
     const PAGES: usize = 4;

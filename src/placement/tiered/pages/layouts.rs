@@ -1,4 +1,4 @@
-//! Requests that do not come by class: [`Pages`] as a placement of layouts.
+//! Requests without a class: [`Pages`] as a placement of layouts.
 
 use super::{Pages, WORTH_IT};
 use crate::error::FreeError;
@@ -12,7 +12,7 @@ use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
-// SAFETY: requests that do not come by class go to the bottom, which makes these promises.
+// SAFETY: requests without a class go to the bottom, which keeps these promises.
 unsafe impl<L: Bottom> Placement for Pages<L> {
     const EMPTY: Self = Self {
         heads: [ptr::null_mut(); CLASSES],
@@ -64,7 +64,7 @@ unsafe impl<L: Bottom> Placement for Pages<L> {
         let mut regions = (0..).map_while(|n| Placement::region(self, n));
         let old = regions.find(|region| region.start.as_ptr() == start).ok_or(RegionError::Unknown)?;
         let old_end = old.end();
-        // Checked before anything is written: nothing else may use the memory behind the region.
+        // Checked before any write: nothing else may use the memory after the region.
         let end = Region::from_address(old_end, bytes).checked_end()?;
         if self.overlaps(old_end, end, start) {
             return Err(RegionError::Overlap);
@@ -75,8 +75,8 @@ unsafe impl<L: Bottom> Placement for Pages<L> {
         };
         let old = self.windows[index];
         let new = Window::over(start, end - start.addr());
-        // SAFETY: the map moves to the new end of the region, and back if extending fails; both places belong to the
-        // region, since no other one is there. The memory that it leaves goes to the bottom.
+        // SAFETY: the map moves to the new end of the region, and back if extending fails; both places belong to the region, since no
+        // other region is there. The memory that it leaves goes to the bottom.
         unsafe {
             ptr::copy(old.map, new.map, old.slots);
             let more = new.map.addr() - old.map.addr();
@@ -181,7 +181,7 @@ unsafe impl<L: Bottom> Placement for Pages<L> {
 
     fn region(&self, n: usize) -> Option<Region> {
         let mut region = Placement::region(&self.large, n)?;
-        // Its map, in its last bytes.
+        // The map is in the region's last bytes.
         let own = |window: &&Window| window.slots > 0 && window.start == region.start.as_ptr();
         region.size += self.windows.iter().find(own).map_or(0, |window| window.slots);
         Some(region)

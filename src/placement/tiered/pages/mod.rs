@@ -17,11 +17,11 @@ use core::ptr::{self, NonNull};
 /// The number of blocks of a class that must be live in the bottom before the class gets its first page.
 const PATIENCE: u16 = 24;
 
-/// Regions below this size, in bytes, have no pages: they would waste too much of it.
+/// Bytes of the smallest region with pages, which would waste too much of a smaller one.
 const WORTH_IT: usize = 16 * 1024;
 
-/// Cuts small blocks from pages of equal objects, and leaves all other requests to a placement `L`. It is the tier between
-/// the quick lists of [`Tiered`](super::Tiered) and `L`.
+/// Allocates small blocks from pages of equal objects, and passes all other requests to a placement `L`: the tier between the quick lists
+/// of [`Tiered`](super::Tiered) and `L`.
 ///
 /// ```text
 ///  heads   8 B | 16 B | 24 B | .. | 256 B         the pages of a class that have free objects, in a ring
@@ -31,32 +31,31 @@ const WORTH_IT: usize = 16 * 1024;
 ///  map     | - | - | 0 | 1 | 0 | ...              one byte per 512 bytes: how many before it does the page start?
 /// ```
 ///
-/// Pages are 512 bytes to 4 KiB long, aligned to 512 bytes, and are blocks of `L`. Objects fill them from the end, so that
-/// each is aligned as its size is: one of 48 bytes to 16, one of 64 bytes to 64. A page without live objects goes
-/// back, except for the last one of its class, which stays until memory runs out. A class gets its first page when `L`
-/// has had 24 blocks of it, so that rare sizes waste nothing; regions below 16 KiB have no pages. The map takes 0.2 % of
-/// a region.
+/// Pages are 512 bytes to 4 KiB long, aligned to 512 bytes, and are blocks of `L`. Objects fill them from the end, so that each has the
+/// alignment of its size: 16 for 48 bytes, 64 for 64 bytes. A page without live objects returns to `L`, except for the last one of its
+/// class, which stays until memory runs out. A class gets its first page once 24 of its blocks are live in `L`, so that rare sizes waste
+/// nothing; regions below 16 KiB have no pages. The map takes 0.2 % of a region.
 ///
 /// (Bonwick, "The slab allocator: an object-caching kernel memory allocator", USENIX 1994; Leijen, Zorn and de Moura,
 /// "Mimalloc: free list sharding in action", APLAS 2019.)
 pub struct Pages<L> {
-    /// For each class the first page of its list, or null.
+    /// The first page of each class's list, or null.
     heads: [*mut Page; CLASSES],
     windows: [Window; WINDOWS],
-    /// Windows that were ever opened.
+    /// Number of windows ever opened.
     opened: usize,
-    /// For each class how many of its blocks `L` has allocated.
+    /// Number of blocks of each class that are live in `L`.
     direct: [u16; CLASSES],
-    /// True if there may be a page without live objects.
+    /// Whether there may be a page without live objects.
     idle: bool,
-    /// The key that links of free objects are encoded with.
+    /// The key that encodes the links of free objects.
     key: Key,
-    /// True while no page may be opened and no empty one kept.
+    /// Whether no page may be opened and no empty one kept, to save memory.
     saving: bool,
     large: L,
 }
 
-// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
+// SAFETY: the pointers lead to memory that `claim` got for exclusive use.
 unsafe impl<L: Send> Send for Pages<L> {}
 
 #[allow(private_bounds, reason = "whatever can be at the bottom is public itself")]
@@ -68,7 +67,7 @@ impl<L: Bottom> Pages<L> {
         unsafe { Layout::from_size_align_unchecked(class.page(), SMALLEST_PAGE) }
     }
 
-    /// The placement beneath.
+    /// Returns the underlying placement.
     #[cfg(test)]
     pub(super) const fn large(&self) -> &L {
         &self.large
@@ -85,7 +84,7 @@ impl<L: Bottom> Pages<L> {
         self.windows.iter().find_map(|window| Some(window.map.wrapping_add(window.slot(page.addr())?)))
     }
 
-    /// Appends a page to the list of its class, so that it fills with free objects until its turn comes.
+    /// Appends a page to the list of its class, so that frees fill it until its turn comes.
     #[inline(always)]
     unsafe fn enlist(&mut self, page: *mut Page) {
         // SAFETY: the page is open, and so are those in lists.
@@ -120,7 +119,7 @@ impl<L: Bottom> Pages<L> {
         }
     }
 
-    /// Returns an object of a page that is listed; with `many`, all its other free objects as well.
+    /// Allocates an object of a listed page; with `many`, all its other free objects as well.
     #[inline(always)]
     unsafe fn allocate_object(&mut self, page: *mut Page, class: Class, many: bool) -> Batch {
         // SAFETY: a listed page has a free object, and free objects are not in use.
@@ -154,10 +153,10 @@ impl<L: Bottom> Pages<L> {
         let start = self.large.allocate_block(layout.size(), layout.align())?;
         let page = start.as_ptr().cast::<Page>();
         let (size, objects) = (class.bytes(), class.objects());
-        // SAFETY: the block is ours, as long as a page, and aligned to a slot of the map; its objects are linked in the order of
-        // their addresses.
+        // SAFETY: the new block is as long as a page, and aligned to a slot of the map; its objects are linked in the order of their
+        // addresses.
         unsafe {
-            // A page in a region without a map is of no use.
+            // A region without a map cannot have pages.
             let Some(entry) = self.entry(page) else {
                 let _ = free_in(&mut self.large, start, layout);
                 return None;
@@ -193,7 +192,7 @@ impl<L: Bottom> Pages<L> {
             let class = Class::number((*page).class as usize);
             self.delist(page);
             let layout = Self::page_layout(class);
-            // The next blocks at these places would look as if they were in a list.
+            // Erase the links, or the next blocks here would look as if they were in a list.
             for object in (class.first()..class.page()).step_by(class.bytes()) {
                 let object = page.cast::<u8>().add(object);
                 object.cast::<usize>().write(0);
@@ -234,8 +233,7 @@ impl<L: Bottom> Pages<L> {
         closed
     }
 
-    /// Returns whether the bytes from `from` up to `end` overlap a region or its map. The region that starts at `except` does
-    /// not count.
+    /// Returns whether the bytes from `from` up to `end` overlap a region or its map. Ignores the region that starts at `except`.
     fn overlaps(&self, from: usize, end: usize, except: *mut u8) -> bool {
         let meets = |start: usize, stop: usize| start < end && from < stop;
         let mut regions = (0..).map_while(|n| Placement::region(self, n));
@@ -336,8 +334,8 @@ unsafe impl<L: Bottom> Tier for Pages<L> {
         if own != class.index() || offset < first || (offset - first) % size != 0 {
             return Err(FreeError::NotABlock);
         }
-        // SAFETY: the page is open. A list that its user has damaged may lead anywhere: it is left where it leaves the
-        // page, and followed no further than there are objects.
+        // SAFETY: the page is open. A list damaged by the user may lead anywhere: the loop stops where the list leaves the page, and
+        // after as many steps as there are objects.
         unsafe {
             let mut free = (*page).free as usize;
             for _ in 0..class.objects() {

@@ -6,7 +6,7 @@ use crate::placement::Tlsf;
 use crate::placement::tiered::classes::STEP;
 use crate::region::Region;
 
-/// Memory, and pages in it. Objects of 48 bytes come from a page from now on.
+/// Returns pages in `memory`, in which objects of 48 bytes come from a page from now on.
 fn pages(memory: &mut [u128; 4096]) -> (Pages<Tlsf>, Class) {
     let class = Class::of(48).unwrap();
     let mut pages = Pages::<Tlsf>::EMPTY;
@@ -19,7 +19,7 @@ fn pages(memory: &mut [u128; 4096]) -> (Pages<Tlsf>, Class) {
     (pages, class)
 }
 
-/// Takes all objects of the next page, which it returns as well.
+/// Allocates all objects of the next page, and returns the page and the objects.
 fn fill(pages: &mut Pages<Tlsf>, class: Class) -> (NonNull<u8>, Vec<NonNull<u8>>) {
     let mut allocate = || pages.allocate_class(class, STEP, false).unwrap().first;
     let objects: Vec<_> = (0..class.objects()).map(|_| allocate()).collect();
@@ -27,23 +27,23 @@ fn fill(pages: &mut Pages<Tlsf>, class: Class) -> (NonNull<u8>, Vec<NonNull<u8>>
     (NonNull::new(page).unwrap().cast(), objects)
 }
 
-/// A double free is found wherever the object stands, in its page and in the list.
+/// A double free is detected at every position of the object in its page and in the list.
 #[test]
 fn a_check_finds_every_free_object() {
     let mut memory = [0; 4096];
     let (mut pages, class) = pages(&mut memory);
     let (_, objects) = fill(&mut pages, class);
     for first in 0..objects.len() {
-        // All but one, which keeps the page, and another one behind each time.
+        // All but one, which keeps the page; each time another object is freed first.
         let freed: Vec<_> = (1..objects.len()).map(|n| objects[(first + n) % objects.len()]).collect();
-        // SAFETY: the objects are live until they are freed, and taken again then.
+        // SAFETY: the objects are live until they are freed, and then allocated again.
         unsafe {
             for (n, &object) in freed.iter().enumerate() {
                 assert_eq!(pages.check_small(object, class, STEP), Ok(()), "{n}");
                 assert_eq!(pages.free_class(object, class), Ok(0));
             }
         }
-        // SAFETY: all are the test's.
+        // SAFETY: all objects belong to the test.
         let check = |object| unsafe { pages.check_small(object, class, STEP) };
         for &object in &freed {
             assert_eq!(check(object), Err(FreeError::AlreadyFree));
@@ -53,7 +53,7 @@ fn a_check_finds_every_free_object() {
     }
 }
 
-/// A program that writes to freed memory gets no help, but a check stays in the page, and ends.
+/// After a write to freed memory, a check may miss a double free, but stays in the page and ends.
 #[test]
 fn a_check_follows_a_damaged_list_no_further_than_the_page() {
     let mut memory = [0; 4096];
@@ -65,11 +65,11 @@ fn a_check_follows_a_damaged_list_no_further_than_the_page() {
     let [freed, live] = [objects[1], objects[2]];
     let (key, from, end) = (pages.key, page.addr().get(), page.addr().get() + class.page());
     let link = |to: usize| Free::before(ptr::without_provenance_mut(to), key);
-    // SAFETY: the memory is the test's, and what is written to is written back.
+    // SAFETY: the memory belongs to the test, which restores what it overwrites.
     unsafe {
         pages.free_class(freed, class).unwrap();
         let check = |place: usize| {
-            // The freed object leads to this place, and that one to a live object.
+            // The freed object leads to this place, which leads to a live object.
             freed.cast::<Free>().write(link(place));
             let bait = start.with_addr(place).cast::<Free>();
             let old = bait.read_unaligned();
@@ -84,9 +84,9 @@ fn a_check_follows_a_damaged_list_no_further_than_the_page() {
         for object in before.iter().chain(&behind) {
             assert_eq!(check(object.addr().get()), Ok(()));
         }
-        // Within the page it is followed, so that the above can fail.
+        // Within the page the check follows the list, so the assertions above can fail.
         assert_eq!(check(objects[4].addr().get()), Err(FreeError::AlreadyFree));
-        // It leads to itself.
+        // A list that leads to itself.
         freed.cast::<Free>().write(link(freed.addr().get()));
         assert_eq!(pages.check_small(live, class, STEP), Ok(()));
     }
