@@ -7,19 +7,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The heap's figures at one moment, in bytes.
+// The heap's statistics at one moment, in bytes.
 typedef struct AllotmentFigures {
-  // Bytes in live blocks, those in the caches of threads included.
+  // Bytes in live blocks, including those in thread caches.
   size_t used;
-  // The largest value that `used` has had.
+  // The highest value of `used` so far.
   size_t peak;
-  // Bytes for which memory was asked of the system.
+  // Bytes of memory requested from the system.
   size_t committed;
-  // Bytes of free memory that the system has not got back, about.
+  // Approximate bytes of free memory not yet returned to the system.
   size_t dirty;
-  // Bytes of addresses that are reserved.
+  // Bytes of reserved addresses.
   size_t reserved;
-  // Bytes that went back to the system, over all.
+  // Total bytes returned to the system so far.
   uint64_t purged;
 } AllotmentFigures;
 
@@ -27,19 +27,20 @@ typedef struct AllotmentFigures {
 extern "C" {
 #endif // __cplusplus
 
-// Returns the heap's figures.
+// Returns the heap's statistics.
 struct AllotmentFigures allotment_figures(void);
 
-// Tells the heap how short memory is: 0 for enough, 1 for low, 2 and more for critical. From 1 on all free memory goes back at once,
-// and other threads free their caches when they next need a block from outside them. Returns the bytes that went back. The level
-// holds until the next call: at 1 the heap keeps at most 2 MiB and a sixteenth of what is in use free, at 2 it keeps 1 MiB.
+// Sets the memory pressure: 0 for none, 1 for low memory, 2 and above for critically low memory. From 1 on, the heap returns all free
+// memory to the system at once, and other threads free their caches when they next need a block from outside them. Returns the number of
+// returned bytes. The level holds until the next call: at 1, the heap keeps at most 2 MiB plus a sixteenth of the used memory free; at
+// 2, 1 MiB.
 //
-// Call it in Android's `onTrimMemory` and `onLowMemory`, and when the thermal state changes.
+// Call this in Android's `onTrimMemory` and `onLowMemory`, and when the thermal state changes.
 size_t allotment_pressure(int level);
 
-// Has the system provide the memory of the next `bytes` bytes that the heap takes for blocks, so that no access to them is a page fault. Small
-// blocks count with their pages: the first one of a size takes 16 to 256 KiB. `malloc_trim` ends it, and a later call replaces it. Returns 0, or
-// `ENOMEM` if there is not so much.
+// Makes the system provide the memory of the next `bytes` bytes that the heap uses for blocks, so that no access to them causes a page
+// fault. Small blocks count with their pages: the first one of a size takes 16 to 256 KiB. `malloc_trim` ends the reservation, and a
+// later call replaces it. Returns 0, or `ENOMEM` if there is not enough memory.
 int allotment_reserve(size_t bytes);
 
 #ifdef __cplusplus

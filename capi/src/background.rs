@@ -1,4 +1,4 @@
-//! The option `background`: a thread that returns free memory to the system while the program rests.
+//! The option `background`: a thread that returns free memory to the system while the program is idle.
 
 use crate::HEAP;
 use core::ffi::{c_int, c_void};
@@ -7,9 +7,9 @@ use core::ptr;
 
 /// Seconds between two checks.
 const LOOK: u32 = 1;
-/// The number of checks with the same statistics before memory goes back.
+/// Number of checks with unchanged statistics before a trim.
 const REST: u32 = 4;
-/// Bytes of free memory that are not worth a purge.
+/// The most bytes of free memory that are not worth a trim.
 const LITTLE: usize = 1 << 20;
 
 unsafe extern "C" {
@@ -20,19 +20,19 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Starts the thread, and from now on one in each child of a fork.
+/// Starts the thread, and from now on, one in each child of a fork.
 pub fn start() {
-    // The heap's handlers, which come with its first use, come first: starting a thread allocates.
+    // Use the heap now, so that its handlers are registered first: starting a thread allocates.
     HEAP.stats();
-    // SAFETY: the function has the type that the C library asks for.
+    // SAFETY: the function has the type that the C library requires.
     unsafe { pthread_atfork(None, None, Some(spawn)) };
     spawn();
 }
 
-/// Starts a detached thread that takes no signals; if that fails, the program goes on without it.
+/// Starts a detached thread that blocks all signals; if that fails, the program goes on without it.
 extern "C" fn spawn() {
-    // SAFETY: the attributes and both sets of signals are initialised by the calls before they are used; the thread's function
-    // lives as long as the library, which is never unloaded.
+    // SAFETY: the calls initialise the attributes and both sets of signals before their use; the thread's function lives as long as the
+    // library, which is never unloaded.
     unsafe {
         let (mut all, mut old) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         libc::sigfillset(all.as_mut_ptr());
@@ -51,7 +51,7 @@ extern "C" fn spawn() {
     }
 }
 
-/// Trims once whenever nothing has reached the shared pages for some seconds and there is free memory.
+/// Trims once whenever the heap's shared pages have been unused for some seconds and there is free memory.
 extern "C" fn watch(_: *mut c_void) -> *mut c_void {
     let (mut last, mut rest) = (HEAP.stats(), 0);
     loop {

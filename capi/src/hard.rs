@@ -1,19 +1,19 @@
-//! The heap of the feature `hard`: the hardened heap, with some blocks between pages without access.
+//! The heap of feature `hard`: the hardened heap, with some blocks between inaccessible pages.
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use heap::os::{Guarded, Hardened};
 use heap::{FreeError, Memory};
 
-/// One block in this many lies between such pages.
+/// One block in this many lies between inaccessible pages.
 const PERIOD: u32 = 5000;
 
-/// The heap that the functions of C call.
+/// The heap that the C functions call.
 pub static BLOCKS: Blocks = Blocks(Guarded::new(Hardened, PERIOD));
 
 pub struct Blocks(Guarded<Hardened>);
 
-/// The methods are those of [`heap::os::Growing`].
+/// The methods of [`heap::os::Growing`] that the C functions call.
 impl Blocks {
     #[inline(always)]
     pub fn allocate_raw(&self, size: usize, align: usize) -> *mut u8 {
@@ -21,7 +21,7 @@ impl Blocks {
         layout.and_then(|layout| self.0.allocate(layout)).map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
-    /// Allocates nothing: every request takes the way of [`Blocks::allocate_raw`], before which the options are read.
+    /// Allocates nothing: every request goes through [`Blocks::allocate_raw`], after the options are read.
     #[inline(always)]
     pub fn allocate_fast(&self, _: usize, _: usize) -> Option<NonNull<u8>> {
         None
@@ -60,7 +60,7 @@ impl Blocks {
     }
 
     pub unsafe fn change(&self, block: NonNull<u8>, size: usize, align: usize) -> *mut u8 {
-        // SAFETY: the caller of the C function guarantees the block; the copy is between two live blocks.
+        // SAFETY: the caller of the C function guarantees the block; both blocks of the copy are live.
         unsafe {
             if self.0.layout_of(block).is_none() {
                 return self.0.memory().change(block, size, align);
@@ -68,7 +68,7 @@ impl Blocks {
             let Some(have) = self.usable_size(block) else { return ptr::null_mut() };
             let Some(moved) = NonNull::new(self.allocate_raw(size, align)) else { return ptr::null_mut() };
             moved.copy_from_nonoverlapping(block, have.min(size));
-            // It was live a moment ago, and is the caller's.
+            // Ignore an error: the block was just live, and belongs to the caller.
             let _ = self.free(block);
             moved.as_ptr()
         }

@@ -5,26 +5,26 @@ use crate::line::Line;
 use core::ffi::c_int;
 use core::fmt::{self, Write};
 
-// Android's two forms are the same, and have sizes; the crate `libc` names only one.
+// Android's two forms are identical and hold sizes; the crate `libc` declares only one.
 #[cfg(target_os = "android")]
 use libc::mallinfo as Info;
 #[cfg(target_os = "linux")]
 use libc::mallinfo2 as Info;
 
-/// Gives free memory back to the system. Returns 1 if there was any.
+/// Returns free memory to the system. Returns 1 if there was any.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
     (HEAP.trim() > 0).into()
 }
 
-/// Accepts every parameter of the C library's heap and ignores it.
+/// Accepts and ignores every parameter of the C library's heap.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(_: c_int, _: c_int) -> c_int {
     1
 }
 
-/// Returns the heap's figures: `arena` counts committed bytes, `uordblks` bytes in use (caches of threads included), `fordblks` the rest,
-/// and `keepcost` the least that [`malloc_trim`] releases.
+/// Returns the heap's statistics: `arena` counts committed bytes, `uordblks` used bytes (including thread caches), `fordblks` the rest,
+/// and `keepcost` the least number of bytes that [`malloc_trim`] releases.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> Info {
     let figures = HEAP.stats();
@@ -37,7 +37,7 @@ pub extern "C" fn mallinfo2() -> Info {
     info
 }
 
-/// Returns the figures of [`mallinfo2`] in its older form, each at most the largest value of its type there.
+/// Returns the statistics of [`mallinfo2`] in the older form, each limited to the largest value of its type.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> libc::mallinfo {
     let figures = mallinfo2();
@@ -51,7 +51,7 @@ pub extern "C" fn mallinfo() -> libc::mallinfo {
     info
 }
 
-/// Writes text to a stream of the C library.
+/// A stream of the C library, to which text can be written.
 struct Stream(*mut libc::FILE);
 
 impl fmt::Write for Stream {
@@ -62,8 +62,8 @@ impl fmt::Write for Stream {
     }
 }
 
-/// Writes the heap's figures to a stream, in the XML of the GNU C library: one heap, with all unused memory as one free part (`rest`);
-/// `system` and `aspace` are the committed bytes. Returns 0, `EINVAL` for options other than 0, or -1 if the stream fails.
+/// Writes the heap's statistics to a stream, in the XML format of the GNU C library: one heap, with all unused memory as one free part
+/// (`rest`); `system` and `aspace` are the committed bytes. Returns 0, `EINVAL` for options other than 0, or -1 if the stream fails.
 ///
 /// # Safety
 ///
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
     if written.is_ok() { 0 } else { -1 }
 }
 
-/// Prints the heap's figures to standard error.
+/// Prints the heap's statistics to standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
     let figures = HEAP.stats();

@@ -1,25 +1,25 @@
-//! `malloc` and its relatives over the heap of the process, [`heap::os::Growing`].
+//! `malloc` and related functions over the process's heap, [`heap::os::Growing`].
 //!
-//! `liballotment.so` is made to be preloaded (`LD_PRELOAD`) or linked before the C library, `liballotment.a` to be linked
-//! into a program. The functions are those of the C library, with its contracts; the figures that they report are this
-//! heap's. What differs: every block is aligned to 16 bytes, and a free of an address that is no block's ends the program
-//! with a message.
+//! Preload `liballotment.so` (`LD_PRELOAD`) or link it before the C library, or link `liballotment.a` into a program. The functions have
+//! the C library's names and contracts, and report this heap's statistics. They differ in two ways: every block is aligned to 16 bytes,
+//! and a free of an address without a live block ends the program with a message.
 //!
-//! This heap's own functions are in `include/allotment.h`. `ALLOTMENT_OPTIONS` holds options separated by commas:
+//! `include/allotment.h` declares this heap's own functions. `ALLOTMENT_OPTIONS` holds options separated by commas:
 //!
-//! * `stats`: prints the heap's figures to standard error when the program ends;
-//! * `limit=BYTES`: reserves so many bytes of addresses, such as `4096K`, `64MiB` or `1.5G`; the heap never has more;
-//! * `background`: starts a thread that gives free memory back when the program has not used the heap for four seconds. It is not the default,
-//!   since some of the system's functions refuse programs with threads (`unshare`, `setns`);
-//! * `thp`: asks for transparent huge pages behind the heap, for programs that visit much memory at random; `nothp` asks for none.
-//! * `sample=BLOCKS`: puts one small block in about so many between guard pages ([`heap::os::Growing::sample`]; Linux), where an access outside of it
-//!   or after its free ends the program with a report. Build with the feature `backtrace` for stacks. It costs nothing but the samples. The hard library ignores it.
+//! * `stats`: prints the heap's statistics to standard error when the program ends;
+//! * `limit=BYTES`: reserves this many bytes of addresses, such as `4096K`, `64MiB` or `1.5G`; the heap never has more;
+//! * `background`: starts a thread that returns free memory to the system when the program has not used the heap for four seconds. Off by
+//!   default, since some system functions (`unshare`, `setns`) refuse programs with threads;
+//! * `thp`: requests transparent huge pages for the heap, for programs that access much memory at random; `nothp` avoids them;
+//! * `sample=BLOCKS`: puts about one small block in this many between guard pages ([`heap::os::Growing::sample`]; Linux), where an access
+//!   outside the block or after its free ends the program with a report. Build with feature `backtrace` for stack traces. Blocks outside
+//!   the sample cost nothing extra. The hard library ignores this option.
 //!
-//! They are read at the first request, which may come before this library's constructor. Other words are named on standard error and ignored. A
-//! program that runs with more rights than its caller (set-user-ID) reads none.
+//! The library reads the options at the first request, which may come before its constructor. It ignores other words and names them on
+//! standard error. A program that runs with more rights than its caller (set-user-ID) ignores all options.
 //!
-//! With the feature `hard` the blocks are those of [`heap::os::Hardened`], one in 5,000 of them between pages without access
-//! ([`heap::os::Guarded`]): every free of what is no live block ends the program, and so do writes to freed blocks and beyond the end.
+//! With feature `hard`, the blocks come from [`heap::os::Hardened`], one in 5,000 of them between inaccessible pages
+//! ([`heap::os::Guarded`]): every invalid free ends the program, and so do writes to freed blocks and past a block's end.
 
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
@@ -40,7 +40,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{self, NonNull};
 use heap::os::Growing;
 
-/// The heap of the process.
+/// The process's heap.
 static HEAP: Growing = Growing::new();
 
 /// The heap that allocates the blocks.
@@ -52,7 +52,7 @@ use hard::BLOCKS;
 /// The alignment of `malloc` in bytes.
 const ALIGN: usize = 16;
 
-/// Returns the bytes of a page of the system.
+/// Returns the size of a system page in bytes.
 fn page() -> usize {
     // SAFETY: it has no preconditions.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(64 * 1024)
@@ -68,7 +68,7 @@ fn set_errno(error: c_int) {
     unsafe { *errno_location() = error }
 }
 
-/// Returns a block to the C program; sets `ENOMEM` if it is null.
+/// Converts a block for the C program; sets `ENOMEM` if it is null.
 #[inline(always)]
 fn or_no_memory(block: *mut u8) -> *mut c_void {
     if block.is_null() {
@@ -80,7 +80,7 @@ fn or_no_memory(block: *mut u8) -> *mut c_void {
 /// Allocates `size` bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    // In two steps, so that the common one saves no registers.
+    // Split in two, so that the common case saves no registers.
     match BLOCKS.allocate_fast(size, ALIGN) {
         Some(block) => block.as_ptr().cast(),
         None => malloc_slow(size),
@@ -92,7 +92,7 @@ extern "C" fn malloc_slow(size: usize) -> *mut c_void {
     or_no_memory(allocate(size, ALIGN))
 }
 
-/// Allocates `size` bytes aligned to `align`, by the options.
+/// Allocates `size` bytes aligned to `align`, after reading the options if necessary.
 #[inline(always)]
 fn allocate(size: usize, align: usize) -> *mut u8 {
     start::before_request();
@@ -105,7 +105,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let Some(size) = count.checked_mul(size) else { return or_no_memory(ptr::null_mut()) };
     match BLOCKS.allocate_fast(size, ALIGN) {
         Some(block) => {
-            // SAFETY: the block has the bytes asked for.
+            // SAFETY: the block has the requested size.
             unsafe { block.write_bytes(0, size) };
             block.as_ptr().cast()
         }
@@ -119,7 +119,7 @@ extern "C" fn calloc_slow(size: usize) -> *mut c_void {
     or_no_memory(BLOCKS.allocate_raw_zeroed(size, ALIGN))
 }
 
-/// Frees a block; null is ignored.
+/// Frees a block; ignores null.
 ///
 /// # Safety
 ///
@@ -127,7 +127,7 @@ extern "C" fn calloc_slow(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     let Some(block) = NonNull::new(block.cast::<u8>()) else { return };
-    // In two steps, as `malloc`.
+    // Split in two, like `malloc`.
     // SAFETY: the caller's contract.
     unsafe {
         if !BLOCKS.free_fast(block) {
@@ -144,7 +144,7 @@ unsafe extern "C" fn free_slow(block: NonNull<u8>) {
     }
 }
 
-/// Frees a block, as [`free`].
+/// Frees a block, like [`free`].
 ///
 /// # Safety
 ///
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn cfree(block: *mut c_void) {
     unsafe { free(block) }
 }
 
-/// Frees a block whose size the caller knows, as C23 has it.
+/// Frees a block whose size the caller knows, as in C23.
 ///
 /// # Safety
 ///
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn free_sized(block: *mut c_void, _: usize) {
     unsafe { free(block) }
 }
 
-/// Frees an aligned block whose size the caller knows, as C23 has it.
+/// Frees an aligned block whose size the caller knows, as in C23.
 ///
 /// # Safety
 ///
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _: usize, _: usi
 ///
 /// # Safety
 ///
-/// The block must be live or null. If it moves, it must not be used any more at its old address.
+/// The block must be live or null. If it moves, its old address must not be used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     let Some(old) = NonNull::new(block.cast::<u8>()) else { return malloc(size) };
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     }
 }
 
-/// Changes the size of a block to `count` times `size` bytes, as [`realloc`].
+/// Changes the size of a block to `count` times `size` bytes, like [`realloc`].
 ///
 /// # Safety
 ///
@@ -251,13 +251,13 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     0
 }
 
-/// Allocates `size` bytes that start at a page of the system.
+/// Allocates `size` bytes that start at a system page.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
     or_no_memory(allocate(size, page()))
 }
 
-/// Allocates whole pages of the system.
+/// Allocates whole system pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     match size.max(1).checked_next_multiple_of(page()) {
@@ -266,7 +266,7 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     }
 }
 
-/// Returns the bytes of a live block; 0 for null.
+/// Returns the usable size of a live block in bytes; 0 for null.
 ///
 /// # Safety
 ///

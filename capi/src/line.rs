@@ -16,7 +16,7 @@ impl Line {
 
     /// Prints the line to standard error.
     pub fn print(&self) {
-        // SAFETY: the bytes are initialised. A failure to write them cannot be reported.
+        // SAFETY: the bytes are initialised. There is no way to report a failed write.
         unsafe { libc::write(2, self.text.as_ptr().cast(), self.len) };
     }
 }

@@ -1,4 +1,4 @@
-//! The live blocks of a device, which are freed by their addresses.
+//! The live blocks of a device, by the addresses that free them.
 
 #![forbid(unsafe_code)]
 

@@ -5,15 +5,15 @@ use core::num::{IntErrorKind, ParseIntError};
 /// The options that the environment sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Print figures at the end.
+    /// Whether to print statistics when the program ends.
     pub stats: bool,
-    /// Start a thread that returns free memory while the program rests.
+    /// Whether to start a thread that returns free memory while the program is idle.
     pub background: bool,
-    /// Ask for transparent huge pages, or for none.
+    /// Whether to request or avoid transparent huge pages.
     pub huge: Option<bool>,
     /// The most bytes that the heap may have; the largest number means no limit.
     pub limit: Option<usize>,
-    /// Put one block in so many between guard pages.
+    /// One block in this many goes between guard pages.
     pub sample: Option<u32>,
 }
 
@@ -41,13 +41,13 @@ impl Options {
     }
 }
 
-/// Reads a number of bytes as the tool does: `4096`, `0x1000`, `64K`, `64Mi`, `64MiB`, `1.5G`; all units are powers of 1024. Numbers that are too large become
-/// the largest.
+/// Reads a number of bytes like the `allotment` tool: `4096`, `0x1000`, `64K`, `64Mi`, `64MiB`, `1.5G`; all units are powers of 1024.
+/// Numbers that are too large become the largest one.
 fn bytes(text: &str) -> Option<u64> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return or_most(u64::from_str_radix(digits, 16)).filter(|&bytes| bytes > 0);
     }
-    // As data frames write a whole number.
+    // Data frames write whole numbers like this.
     let text = text.strip_suffix(".0").unwrap_or(text);
     let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
     let unit = &text.as_bytes()[digits.len()..];
@@ -65,7 +65,7 @@ fn bytes(text: &str) -> Option<u64> {
     };
     let unit = 1_u64 << shift;
     let (whole, fraction) = match digits.trim_end().split_once('.') {
-        // Half a byte is a unit that was forgotten.
+        // A fraction of a byte means that the unit is missing.
         Some(_) if shift == 0 => return None,
         Some(parts) => parts,
         None => (digits.trim_end(), "0"),
@@ -77,7 +77,7 @@ fn bytes(text: &str) -> Option<u64> {
     (bytes > 0 && !fraction.is_empty()).then_some(bytes)
 }
 
-/// Returns the number, or the largest one for one that is larger still.
+/// Returns the number, or the largest possible one on overflow.
 fn or_most(number: Result<u64, ParseIntError>) -> Option<u64> {
     match number {
         Err(error) if *error.kind() == IntErrorKind::PosOverflow => Some(u64::MAX),

@@ -1,4 +1,4 @@
-//! Runs when the library is loaded, when the process forks, and when it ends.
+//! Code that runs when the library is loaded, and before the first request.
 
 use crate::information::malloc_stats;
 use crate::line::Line;
@@ -15,27 +15,28 @@ unsafe extern "C" {
     fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
-/// Reads a variable of the environment, which counts as empty if it is missing, or if the program runs with more rights than its caller.
+/// Reads an environment variable, which counts as empty if it is missing or if the program runs with more rights than its caller.
 pub fn environment<T>(name: &CStr, read: impl FnOnce(&str) -> T) -> T {
-    /// Android's C library has this function only since 2025.
+    /// Stands in for the function that Android's C library has only since 2025.
     #[cfg(target_os = "android")]
     unsafe fn secure_getenv(name: *const c_char) -> *const c_char {
         // SAFETY: the caller's contract.
         unsafe { if libc::getauxval(libc::AT_SECURE) == 0 { libc::getenv(name) } else { core::ptr::null() } }
     }
 
-    // SAFETY: the name ends with a zero byte, and so does the value. As with `getenv`, the program must not change the variable meanwhile.
+    // SAFETY: the name ends with a zero byte, and so does the value. As with `getenv`, the program must not change the variable during
+    // the call.
     unsafe {
         let value = secure_getenv(name.as_ptr());
         read(if value.is_null() { "" } else { CStr::from_ptr(value).to_str().unwrap_or("(not UTF-8)") })
     }
 }
 
-/// True once the options have been read.
+/// Whether the options have been read.
 static CONFIGURED: AtomicBool = AtomicBool::new(false);
 
-/// Reads the options before the first allocation. The program's first request may come before [`start`]: the loader starts the
-/// libraries first that this one and the program need, such as that of C++.
+/// Reads the options before the first allocation. The program's first request may come before [`start`]: the loader first starts the
+/// libraries that this one and the program need, such as the C++ library.
 #[inline(always)]
 pub fn before_request() {
     if !CONFIGURED.load(Ordering::Relaxed) {
@@ -67,11 +68,11 @@ fn configure() -> Options {
     // The hard library checks every block itself.
     #[cfg(not(feature = "hard"))]
     if let Some(period) = options.sample.filter(|_| is_first) {
-        // Without addresses that a free could tell from the heap's the program goes on without.
+        // Ignore an error: without addresses that a free can distinguish from the heap's, the program goes on without samples.
         let _ = HEAP.sample(period);
     }
     if let Some(huge) = options.huge.filter(|_| is_first) {
-        // It is a hint: a kernel without such pages goes on without.
+        // Ignore an error: this is only a hint, and a kernel may lack such pages.
         let _ = HEAP.huge(if huge { Huge::Advise } else { Huge::Never });
     }
     options
@@ -83,7 +84,7 @@ extern "C" fn start() {
         background::start();
     }
     if options.stats {
-        // SAFETY: the function has the type that the C library asks for.
+        // SAFETY: the function has the type that the C library requires.
         unsafe { libc::atexit(malloc_stats) };
     }
 }

@@ -1,5 +1,4 @@
-//! Structures of the driver's interface whose fields have different names in different versions of cudarc. Their
-//! layout is the same in all of them.
+//! Structures of the driver's interface whose field names, but not layouts, differ between versions of cudarc.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +24,7 @@ impl Place {
     pub(super) const HOST: Self = Self { kind: 2, id: 0 };
 }
 
-/// `CUmemcpyAttributes`: how the copies of a batch are done.
+/// `CUmemcpyAttributes`: how the driver performs the copies of a batch.
 #[repr(C)]
 pub(super) struct CopyAttributes {
     /// When the source is read; 1 means in stream order.
@@ -54,7 +53,7 @@ pub(super) struct AllocationProp {
 const PINNED: u32 = 1;
 
 impl AllocationProp {
-    /// Properties of memory on a device; `shareable` allows exporting it as file descriptors.
+    /// Makes the properties of memory on a device; `shareable` allows its export as file descriptors.
     pub(super) const fn on(ordinal: i32, shareable: bool) -> Self {
         let place = Place::device(ordinal);
         // A handle type of 1 stands for POSIX file descriptors.
@@ -62,7 +61,7 @@ impl AllocationProp {
     }
 }
 
-/// `CUmemAccessDesc`: the access that a device has.
+/// `CUmemAccessDesc`: the access rights of a device.
 #[repr(C)]
 pub(super) struct AccessDesc {
     place: Place,

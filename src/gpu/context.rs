@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// The primary context of a device, which cudarc and the CUDA runtime use as well. Clones refer to the same
 /// context.
 ///
-/// It is released when the last clone and everything that was made from it is dropped: streams, events and sources.
+/// The driver releases it once the last clone and all streams, events and sources made from it are dropped.
 #[derive(Clone)]
 pub struct Context(Arc<Shared>);
 
@@ -21,14 +21,14 @@ struct Shared {
     device: Device,
     raw_device: CUdevice,
     raw: CUcontext,
-    /// Whether it was reset, so that its handles mean nothing any more.
+    /// Whether the context was reset, which invalidates its handles.
     is_lost: AtomicBool,
-    /// Events that can be recorded again, since making an event costs more than recording it.
+    /// Events to record again, since making an event costs more than recording it.
     events: Mutex<Vec<EventHandle>>,
     copies: Copies,
 }
 
-/// Keeps a context current for the calling thread, and makes the one before current again when dropped.
+/// Keeps a context current for the calling thread; dropping this makes the previous context current again.
 #[must_use]
 pub(super) struct Bound {
     before: Option<CUcontext>,
@@ -38,7 +38,7 @@ pub(super) struct Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // SAFETY: it was current when this value was made. A drop cannot report an error.
+            // SAFETY: the previous context was current when this value was made. A drop cannot report an error.
             let _ = unsafe { call!(cuCtxSetCurrent(before)) };
         }
     }
@@ -55,7 +55,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Context {
-    /// Starts using a device. The calling thread's current context stays what it is.
+    /// Starts using a device. The calling thread's current context does not change.
     ///
     /// # Errors
     ///
@@ -85,13 +85,12 @@ impl Context {
         self.0.raw.is_null()
     }
 
-    /// Returns the description of the device. The host is described as a device without memory of its own, whose number is that
-    /// of none.
+    /// Returns the description of the device. For the host, this describes a device without memory, whose number no device has.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
-    /// Returns the driver's handle, which is valid as long as this context.
+    /// Returns the driver's handle, which is valid for as long as this context exists.
     pub fn raw(&self) -> CUcontext {
         self.0.raw
     }
@@ -104,7 +103,7 @@ impl Context {
         self.0.raw_device
     }
 
-    /// Returns the same context for cudarc, to launch kernels with.
+    /// Returns this context for cudarc, to launch kernels.
     ///
     /// # Errors
     ///
@@ -115,28 +114,27 @@ impl Context {
             .map_err(|error| failed("cuDevicePrimaryCtxRetain", error.0 as u32).into())
     }
 
-    /// Makes the context current for the calling thread while it runs `work`, for calls of the driver that the program
-    /// makes itself. Afterwards the context that was current before is current again, even if `work` panics. O(1); at
-    /// most three cheap driver calls besides those of `work`.
+    /// Makes the context current for the calling thread while it runs `work`, for the program's own driver calls. Afterwards, the
+    /// previous context is current again, even if `work` panics. O(1); at most three cheap driver calls besides those of `work`.
     ///
-    /// Every operation of this module does the same by itself. A thread that works with one context saves most of these
-    /// calls if all that it does is such a `work`.
+    /// Every operation of this module does this by itself. A thread that works with one context saves most of these calls if it runs all
+    /// its work inside one `bind`.
     ///
     /// # Errors
     ///
-    /// The error of the driver; `work` does not run then.
+    /// The error of the driver; in that case, `work` does not run.
     pub fn bind<R>(&self, work: impl FnOnce() -> R) -> Result<R, SourceError> {
         let _bound = self.enter()?;
         Ok(work())
     }
 
-    /// Destroys everything in the context, for the whole process: memory, streams, events and kernels, of other
-    /// libraries too. This is what is left after an error that makes the device unusable
-    /// ([`SourceErrorKind::Lost`]), and before it is used afresh.
+    /// Destroys everything in the context, for the whole process: memory, streams, events and kernels, including those of other
+    /// libraries. This is the last resort after an error that makes the device unusable ([`SourceErrorKind::Lost`]), before the program
+    /// starts afresh.
     ///
-    /// From then on everything that was made from this context and its clones answers with such an error, and can only be
-    /// dropped, which does nothing. For further work make a new context, of this device or another one, and new pools
-    /// from the options of the old ones ([`Pool::options`](crate::pool::RawPool::options)).
+    /// From then on, everything made from this context and its clones returns such an error, and can only be dropped, which does nothing.
+    /// For further work, make a new context, of this device or another one, and new pools from the options of the old ones
+    /// ([`Pool::options`](crate::pool::RawPool::options)).
     ///
     /// ```compile_fail,E0133
     /// # use allotment::gpu::{Buffer, Context};
@@ -154,14 +152,14 @@ impl Context {
     /// # Safety
     ///
     /// No reference to memory of the context may exist, such as one from [`Buffer::as_slice`](super::Buffer::as_slice), and no other
-    /// thread may use the context or its memory during the call. Objects that other libraries have made in the context must not be used
-    /// afterwards, nor its memory through a stream of another device.
+    /// thread may use the context or its memory during the call. Afterwards, nothing may use objects that other libraries made in the
+    /// context, nor its memory through a stream of another device.
     pub unsafe fn reset(&self) -> Result<(), SourceError> {
         self.check()?;
         self.0.refuse_host()?;
         self.0.is_lost.store(true, Ordering::Release);
-        // SAFETY: the device is one of the driver's; we do not use again what is destroyed, because the context is lost, and the caller
-        // promises the same of references and of what others have made.
+        // SAFETY: the device is one of the driver's; since the context is lost, we never use destroyed objects again, and the caller
+        // promises this for references and for objects of other libraries.
         unsafe { call!(cuDevicePrimaryCtxReset_v2(self.0.raw_device)) }
     }
 
@@ -183,15 +181,14 @@ impl Context {
         self.0.enter()
     }
 
-    /// Makes the context current until the result is dropped. Until then the thread may also make calls that a
-    /// capture forbids.
+    /// Makes the context current until the result is dropped. Until then, the thread may also make calls that a capture forbids.
     pub(super) fn enter_relaxed(&self) -> Result<Bound, SourceError> {
         let mut bound = self.enter()?;
         bound._relaxed = Relaxed::new();
         Ok(bound)
     }
 
-    /// Returns the context of a device: this one if it is of that device.
+    /// Returns the context of a device: a clone of this one if the device is the same.
     pub(super) fn of_device(&self, ordinal: usize) -> Result<Self, SourceError> {
         if self.device().ordinal == ordinal {
             return Ok(self.clone());
@@ -211,7 +208,7 @@ impl Context {
         Ok(can != 0)
     }
 
-    /// Refuses a device whose memory this one cannot access.
+    /// Fails if this device cannot access the other one's memory.
     pub(super) fn check_access(&self, other: &Self) -> Result<(), Error> {
         match self.can_access(other)? {
             true => Ok(()),
@@ -219,10 +216,10 @@ impl Context {
         }
     }
 
-    /// Lets kernels of this device use memory of another one that [`DeviceMemory`](super::DeviceMemory) has allocated,
-    /// and copies between the two go directly. Memory of [`Virtual`](super::Virtual) and
-    /// [`AsyncMemory`](super::AsyncMemory) is opened by [`Virtual::with_peers`](super::Virtual::with_peers) and
-    /// [`AsyncMemory::allow`](super::AsyncMemory::allow) instead. Copies between buffers need none of these.
+    /// Lets kernels of this device use another device's memory from [`DeviceMemory`](super::DeviceMemory), and makes copies between the
+    /// two direct. For memory of [`Virtual`](super::Virtual) and [`AsyncMemory`](super::AsyncMemory), use
+    /// [`Virtual::with_peers`](super::Virtual::with_peers) and [`AsyncMemory::allow`](super::AsyncMemory::allow) instead. Copies between
+    /// buffers need none of these.
     ///
     /// # Errors
     ///
@@ -238,8 +235,8 @@ impl Context {
         }
     }
 
-    /// Returns what kind of memory is at an address, also one of another library: [`MemoryKind::Host`] if the driver does not know it. Memory that
-    /// was registered counts as pinned, and read-mostly memory as managed. At most two driver calls.
+    /// Returns the kind of memory at an address, which may belong to another library; [`MemoryKind::Host`] if the driver does not know
+    /// the address. Registered memory counts as pinned, and read-mostly memory as managed. At most two driver calls.
     ///
     /// # Errors
     ///
@@ -253,7 +250,7 @@ impl Context {
         const UNKNOWN: i64 = 1;
         let (mut kind, mut is_managed) = (0_u32, 0_u32);
         let ask = |which, answer: &mut u32| {
-            // SAFETY: the answers have 32 bits and fewer. Any address may be asked for.
+            // SAFETY: the answers have at most 32 bits. Any address is allowed.
             unsafe { call!(cuPointerGetAttribute(ptr::from_mut(answer).cast(), which, address as u64)) }
         };
         match ask(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &mut kind) {
@@ -305,17 +302,16 @@ impl Context {
 
     /// Turns the timing of copies on or off. It is off by default.
     ///
-    /// When on, each copy or fill is placed between two events on its stream. The measured time runs from the end
-    /// of the preceding work in that stream to the end of the copy, by the device's clock (with a resolution of
-    /// about half a microsecond). It excludes time in the queue and in the host's calls, but includes waiting for a
-    /// copy engine that other streams keep busy. A copy's time is counted once [`Context::copy_stats`] or a later
-    /// copy finds it done. At most 256 copies are timed at once, and copies in a graph capture are not timed at
-    /// all.
+    /// When on, two events on the stream enclose each copy or fill. The measured time runs from the end of the preceding work in that
+    /// stream to the end of the copy, by the device's clock (with a resolution of about half a microsecond). It excludes time in the
+    /// queue and in the host's calls, but includes waiting for a copy engine that other streams keep busy. A copy's time counts once
+    /// [`Context::copy_stats`] or a later copy finds it done. At most 256 copies are timed at once, and copies in a graph capture are
+    /// never timed.
     pub fn time_copies(&self, on: bool) {
         self.copies().is_timed.store(on, Ordering::Relaxed);
     }
 
-    /// Counts bytes that a pool's compaction has moved, on the device or the host.
+    /// Counts bytes that a pool's compaction moved, on the device or the host.
     pub(super) fn count_moved(&self, direction: Direction, bytes: usize) {
         self.copies().counters.count(direction, bytes);
     }
@@ -343,7 +339,7 @@ impl Context {
 debug!([] Context, |self| device: self.device());
 
 impl PartialEq for Context {
-    /// Returns whether both belong to the same device, which was not reset between them.
+    /// Returns whether both are of the same device, without a reset between them.
     fn eq(&self, other: &Self) -> bool {
         self.0.raw == other.0.raw && self.is_lost() == other.is_lost()
     }
@@ -352,7 +348,7 @@ impl PartialEq for Context {
 impl Eq for Context {}
 
 impl Shared {
-    /// Fails if this is the context of the host, which no call of the driver may be made for.
+    /// Fails if this is the context of the host, for which there must be no driver call.
     fn refuse_host(&self) -> Result<(), SourceError> {
         let refused = SourceError::unsupported("work of a device on the host's stream");
         if self.raw.is_null() { Err(refused) } else { Ok(()) }
@@ -367,7 +363,7 @@ impl Shared {
         if current == self.raw {
             return Ok(Bound { before: None, _relaxed: None });
         }
-        // SAFETY: the context is retained as long as this value exists.
+        // SAFETY: the context is retained for as long as this value exists.
         unsafe { call!(cuCtxSetCurrent(self.raw))? };
         Ok(Bound { before: Some(current), _relaxed: None })
     }
@@ -378,18 +374,18 @@ impl Drop for Shared {
         if self.raw.is_null() {
             return;
         }
-        // The events of a context that was reset are gone.
+        // A reset destroyed the context's events.
         if !*self.is_lost.get_mut() {
             let bound = self.enter();
             let events = self.events.get_mut();
             for EventHandle(event) in events.drain(..) {
-                // SAFETY: nothing else has the event. A drop cannot report an error.
+                // SAFETY: nothing else uses the event. A drop cannot report an error.
                 let _ = unsafe { call!(cuEventDestroy_v2(event)) };
             }
             self.copies.clear();
             drop(bound);
         }
-        // SAFETY: `Context::new` retained it once, and nothing that was made from it is left.
+        // SAFETY: `Context::new` retained it once, and nothing made from it is left.
         let _ = unsafe { call!(cuDevicePrimaryCtxRelease_v2(self.raw_device)) };
         let (mut current, mut flags, mut is_active) = (ptr::null_mut(), 0, 0);
         // SAFETY: the outputs have the types that the functions write.
@@ -399,7 +395,7 @@ impl Drop for Shared {
         };
         if found.is_ok() && current == self.raw && is_active == 0 {
             // The context has ended, so it must not stay current.
-            // SAFETY: the thread has no context then.
+            // SAFETY: null leaves the thread without a context.
             let _ = unsafe { call!(cuCtxSetCurrent(ptr::null_mut())) };
         }
     }

@@ -1,4 +1,4 @@
-//! Statistics of copies: between which kinds of memory, how many bytes, and how fast.
+//! Statistics of copies: their directions, bytes and speed.
 
 use super::error::{NOT_READY, check};
 use super::library::{self, call, code_of};
@@ -10,11 +10,10 @@ use core::time::Duration;
 use cudarc::driver::sys::CUevent;
 use std::sync::Arc;
 
-/// How many copies can be timed at once; further ones are only counted.
+/// The most copies timed at once; further ones are only counted.
 pub(super) const MOST_UNDER_WAY: usize = 256;
 
-/// The type of `cuEventElapsedTime`. All drivers have a function of this name, but cudarc declares it only for some
-/// versions of CUDA.
+/// The type of `cuEventElapsedTime`. All drivers have this function, but cudarc declares it only for some versions of CUDA.
 type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> u32;
 
 /// Counters and timing state for the copies of a context.
@@ -28,7 +27,7 @@ pub(super) struct Copies {
 #[derive(Default)]
 pub(super) struct Timed {
     pub(super) under_way: Vec<Sample>,
-    /// Events with timing that can be recorded again.
+    /// Events with timing, to record again.
     pub(super) events: Vec<CUevent>,
 }
 
@@ -42,30 +41,30 @@ pub(super) struct Sample {
     pub(super) bytes: usize,
     pub(super) start: CUevent,
     pub(super) end: CUevent,
-    /// The counters of the pools that also want its time.
+    /// The counters of the pools that also count the copy's time.
     pub(super) pools: [Option<Arc<CopyCounters>>; 2],
 }
 
 impl Copies {
-    /// Returns the statistics so far, with the times of copies that are done. `enter` makes the context current.
+    /// Returns the statistics so far, including the times of finished copies. `enter` makes the context current.
     pub(super) fn stats<B>(&self, enter: impl FnOnce() -> Result<B, SourceError>) -> [CopyStats; 6] {
         self.timed.lock().collect(&self.counters, enter);
         self.counters.stats()
     }
 
-    /// Destroys all events, of a context that is current and no longer used.
+    /// Destroys all events. The context must be current and no longer in use.
     pub(super) fn clear(&mut self) {
         let Timed { under_way, events } = self.timed.get_mut();
         for event in under_way.drain(..).flat_map(|sample| [sample.start, sample.end]).chain(events.drain(..))
         {
-            // SAFETY: nothing else has the event. A drop cannot report an error.
+            // SAFETY: nothing else uses the event. A drop cannot report an error.
             let _ = unsafe { call!(cuEventDestroy_v2(event)) };
         }
     }
 }
 
 impl Timed {
-    /// Collects the times of copies that are done, in the context that `enter` makes current. Does not wait. O(copies under way).
+    /// Collects the times of finished copies, in the context that `enter` makes current. Does not wait. O(copies under way).
     pub(super) fn collect<B>(
         &mut self,
         counters: &CopyCounters,
@@ -96,16 +95,16 @@ impl Timed {
             return Some(event);
         }
         let mut event = ptr::null_mut();
-        // SAFETY: the output has the type that the function writes. Without a flag the event has a time.
+        // SAFETY: the output has the type that the function writes. Without a flag, the event records its time.
         unsafe { call!(cuEventCreate(&mut event, 0)) }.ok().map(|()| event)
     }
 }
 
-/// Returns the time between the events of a copy that is done.
+/// Returns the time between the events of a finished copy.
 fn elapsed(sample: &Sample) -> Option<Duration> {
     let elapsed = library::find::<ElapsedTime>("cuEventElapsedTime")?;
     let mut milliseconds = 0f32;
-    // SAFETY: the type is that of this function, the output has the type that it writes, and both handles are alive.
+    // SAFETY: the function has this type and writes the type of the output, and both handles are alive.
     let code = unsafe { elapsed(&mut milliseconds, sample.start, sample.end) };
     check("cuEventElapsedTime", code).ok()?;
     Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).ok()

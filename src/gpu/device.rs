@@ -9,21 +9,22 @@ use cudarc::driver::sys::{CUdevice, CUdevice_attribute};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Device {
-    /// Its number, from 0.
+    /// The device's number, from 0.
     pub ordinal: usize,
-    /// The name that its maker gave it.
+    /// The device's name from its maker.
     pub name: String,
-    /// Its memory in bytes.
+    /// Size of the device's memory in bytes.
     pub memory: usize,
-    /// Its compute capability: major and minor.
+    /// The compute capability: major and minor.
     pub capability: (u32, u32),
-    /// Whether it allocates in stream order ([`AsyncMemory`](super::AsyncMemory)).
+    /// Whether the device allocates in stream order ([`AsyncMemory`](super::AsyncMemory)).
     pub memory_pools: bool,
-    /// Whether it can reserve addresses and map memory there ([`Virtual`](super::Virtual)).
+    /// Whether the device can reserve addresses and map memory there ([`Virtual`](super::Virtual)).
     pub virtual_memory: bool,
     /// Whether host and device can use managed memory at the same time ([`Managed`](super::Managed)).
     pub managed_memory: bool,
-    /// Whether its memory is the host's, so that kernels may use [`Pinned`](super::Pinned) memory in place and copies to the device gain nothing.
+    /// Whether the device shares the host's memory, so that kernels may use [`Pinned`](super::Pinned) memory in place and copies to the
+    /// device gain nothing.
     pub integrated: bool,
 }
 
@@ -36,7 +37,7 @@ pub(super) fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<c
 }
 
 impl Device {
-    /// Returns the value that stands for the host, which is none of the driver's devices.
+    /// Returns the value that stands for the host, which is not a device of the driver.
     pub(super) fn host() -> Self {
         Self {
             ordinal: usize::MAX,
@@ -81,7 +82,7 @@ impl Device {
         use CUdevice_attribute as Attribute;
         let device = raw(ordinal)?;
         let mut name = [0u8; 128];
-        // SAFETY: the output has one byte more than the given length, for the final zero.
+        // SAFETY: the output is one byte longer than the given length, for the final zero.
         unsafe { call!(cuDeviceGetName(name.as_mut_ptr().cast(), 127, device))? };
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
         let mut memory = 0;

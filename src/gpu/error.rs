@@ -5,11 +5,11 @@
 use crate::pool::{MemoryKind, PoolError, SourceError, debug_as_display, kind};
 use std::io;
 
-/// The names by which systems know the driver, the names that cudarc tries first.
+/// The file names of the driver's library, which cudarc tries first too.
 pub(super) const NAMES: &[&str] =
     if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
 
-/// Something in this module was refused or failed. A refused operation has called no driver.
+/// Why an operation of this module was refused or failed. A refused operation has not called the driver.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -30,8 +30,7 @@ pub enum Error {
     /// The stream belongs to another context.
     #[error("the stream belongs to another context")]
     OtherContext,
-    /// The handle is that of each thread's own default stream (2), which is another queue on every thread. Use a
-    /// stream of its own instead.
+    /// The handle stands for the per-thread default stream (2), a different queue on every thread. Use a separate stream instead.
     #[error("the per-thread default stream is another queue on every thread; use a stream of its own")]
     PerThreadStream,
     /// The device lacks this capability.
@@ -45,21 +44,21 @@ pub enum Error {
     Length {
         /// The number of values that the buffer or slice has.
         have: usize,
-        /// The number of values that were requested.
+        /// The number of values requested.
         asked: usize,
     },
     /// The allocator's memory is not aligned for the values.
     #[error("the allocator's memory is not aligned to {asked} bytes, as the values must be")]
     Align {
-        /// The alignment in bytes that the type asks for.
+        /// The alignment in bytes that the type requires.
         asked: usize,
     },
     /// The rows are longer than the distance between their starts.
     #[error("rows of {width} values do not fit into a pitch of {pitch}")]
     Pitch {
-        /// Values from the start of one row to the start of the next.
+        /// Number of values from the start of one row to the start of the next.
         pitch: usize,
-        /// Values per row.
+        /// Number of values per row.
         width: usize,
     },
     /// No device can access the memory ([`MemoryKind::Host`]).
@@ -68,10 +67,10 @@ pub enum Error {
     /// The CPU cannot access the memory ([`MemoryKind::Device`]).
     #[error("the CPU cannot access a device's own memory")]
     Invisible,
-    /// A tensor of another library cannot be used as it is, or ours not by others.
+    /// A tensor of another library cannot be used as it is, or one of ours not by other libraries.
     #[error("the tensor {0}")]
     Tensor(&'static str),
-    /// No pool that may satisfy the request has room ([`PoolError::OutOfMemory`] names all of them), or one has failed.
+    /// None of the pools for the request has room ([`PoolError::OutOfMemory`] names all of them), or a pool failed.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// The exported range is empty, or does not consist of whole and aligned values of the type.
@@ -79,13 +78,13 @@ pub enum Error {
     Values {
         /// Length of the range in bytes.
         bytes: usize,
-        /// Where the range begins in the shared memory, in bytes.
+        /// Offset of the range in the shared memory, in bytes.
         offset: usize,
     },
     /// The range exceeds the shared memory.
     #[error("the range ends at byte {end}, but only {shared} bytes are shared")]
     Range {
-        /// Where the range ends, in bytes.
+        /// End of the range, in bytes.
         end: usize,
         /// Length of the shared memory in bytes.
         shared: usize,
@@ -96,7 +95,7 @@ pub enum Error {
     /// A memory manager needs at least one device.
     #[error("a memory manager needs at least one device")]
     NoContext,
-    /// The last row of a policy does not fit every request.
+    /// The last row of a policy does not match every request.
     #[error("the last rule must fit every request, with no access and no size limit")]
     PolicyNotTotal,
     /// This row of a policy, counted from 0, names no target.
@@ -111,27 +110,27 @@ pub enum Error {
         /// The number of that device.
         ordinal: usize,
     },
-    /// The device has no such memory, and no other kind was allowed.
+    /// The device has no such memory, and the request allows no other kind.
     #[error("the device has no {0}")]
     Unavailable(MemoryKind),
-    /// The input of a [`Staging`](super::Staging) could not be read: the kind and the text of the system's error.
+    /// Reading the input of a [`Staging`](super::Staging) failed: the kind and the text of the system's error.
     #[error("the input cannot be read: {1}")]
     Read(io::ErrorKind, String),
-    /// The results of a [`Staging`](super::Staging) could not be written: the kind and the text of the system's error.
+    /// Writing the results of a [`Staging`](super::Staging) failed: the kind and the text of the system's error.
     #[error("the results cannot be written: {1}")]
     Write(io::ErrorKind, String),
-    /// A mapped file became shorter than the part that was to be streamed.
+    /// A mapped file became shorter than the part to stream.
     #[error("the mapped file had {mapped} bytes and has only {left} now")]
     Shrunk {
-        /// Its length in bytes when it was mapped.
+        /// The file's length in bytes when it was mapped.
         mapped: u64,
-        /// Its length in bytes now.
+        /// The file's current length in bytes.
         left: u64,
     },
 }
 
 impl Error {
-    /// Returns the driver's error; one that came before any call becomes "not supported", with `what` as its name.
+    /// Returns the driver's error; an error from before any call becomes "not supported", with `what` as its name.
     pub(super) fn of_driver(self, what: &'static str) -> SourceError {
         if let Self::Call(error) = self { error } else { SourceError::unsupported(what) }
     }
@@ -149,7 +148,7 @@ debug_as_display!(Error);
 
 /// The driver's code for success.
 const SUCCESS: u32 = 0;
-/// The code that stands for the driver before [`is_available`](super::is_available) has found it.
+/// The code of all calls before [`is_available`](super::is_available) has found the driver.
 pub(super) const NOT_INITIALIZED: u32 = 3;
 /// The driver's code for work that is not done yet.
 pub(super) const NOT_READY: u32 = 600;
@@ -177,7 +176,7 @@ mod tests {
             (&[1, 101, 400, 712, 713], SourceErrorKind::Invalid),
             (&[900, 907, 908], SourceErrorKind::Capturing),
             (&[4, 214, 220, 226, 700, 702, 709, 710, 714, 719, 721, 810, 911], SourceErrorKind::Lost),
-            // A thread without a context has lost nothing, and a newer driver may return anything.
+            // A thread without a context has lost nothing, and a newer driver may return any code.
             (&[3, 201, 600, 713 + 7, 899, 909, 999, 12_345, u32::MAX], SourceErrorKind::Other),
         ] {
             for &code in codes {

@@ -5,7 +5,7 @@ use crate::pool::Stream as _;
 use crate::units::debug;
 use cudarc::driver::{CudaFunction, DeviceRepr, LaunchArgs, LaunchConfig, PushKernelArg};
 
-/// A kernel that is about to be launched on a stream, with its arguments so far.
+/// A kernel launch in preparation, with its stream and its arguments so far.
 ///
 /// ```no_run
 /// use allotment::gpu::cudarc::driver::LaunchConfig;
@@ -28,8 +28,8 @@ use cudarc::driver::{CudaFunction, DeviceRepr, LaunchArgs, LaunchConfig, PushKer
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The arguments may belong to other streams: the kernel then waits for the work on them that was submitted so far, and
-/// their later work waits for the kernel.
+/// The arguments may belong to other streams: the kernel then waits for the work submitted to those streams so far, and their later work
+/// waits for the kernel.
 #[must_use = "the kernel runs once it is submitted"]
 pub struct Launch<'a> {
     stream: &'a Stream,
@@ -42,7 +42,7 @@ enum Argument<'a> {
     Value(&'a dyn Value),
 }
 
-/// A value that kernels take.
+/// A value that can be a kernel's argument.
 trait Value {
     /// Adds the value to the arguments.
     fn push<'v>(&'v self, to: &mut LaunchArgs<'v>);
@@ -88,8 +88,8 @@ impl<'a> Launch<'a> {
     ///
     /// # Safety
     ///
-    /// The arguments must be those of the kernel in their order, and it must write only to what was given to
-    /// [`Launch::write`], within its length.
+    /// The arguments must match the kernel's parameters in order, and the kernel must write only to views passed to [`Launch::write`],
+    /// within their lengths.
     pub unsafe fn submit(self, config: LaunchConfig) -> Result<(), Error> {
         let Self { stream, kernel, arguments } = self;
         let mut others: Vec<&Stream> = Vec::new();
@@ -126,7 +126,7 @@ impl<'a> Launch<'a> {
                 Argument::Value(value) => value.push(&mut launch),
             }
         }
-        // SAFETY: the caller guarantees the arguments; the memory is alive, and its users are in order.
+        // SAFETY: the caller guarantees the arguments; the memory is alive, and its users are ordered.
         unsafe { launch.launch(config) }.map_err(|error| failed("cuLaunchKernel", error.0 as u32))?;
         for other in others {
             other.wait(&stream.record()?)?;

@@ -1,4 +1,4 @@
-//! Finds out whether there is a usable driver, before any of its functions is called.
+//! Checks that there is a usable driver before calling any of its functions.
 
 use super::error::{Error, NAMES};
 use core::ffi::{c_char, c_void};
@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
 use libloading::Library;
 use std::sync::OnceLock;
 
-/// Calls a function of the driver inside an `unsafe` block, and returns its code.
+/// Calls a driver function, inside an `unsafe` block, and returns its code.
 macro_rules! code_of {
     ($name:ident($($argument:expr),* $(,)?)) => {
         match $crate::gpu::library::functions() {
@@ -22,7 +22,7 @@ macro_rules! code_of {
 }
 pub(super) use code_of;
 
-/// Calls a function of the driver inside an `unsafe` block; the error names the function.
+/// Calls a driver function, inside an `unsafe` block; the error names the function.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         $crate::gpu::error::check(stringify!($name), $crate::gpu::library::code_of!($name($($argument),*)))
@@ -30,8 +30,8 @@ macro_rules! call {
 }
 pub(super) use call;
 
-/// Declares the functions of the driver that this module calls. Their results are plain numbers: a newer driver has codes that the enum
-/// of cudarc's bindings lacks, and a value of an enum must be one of its variants.
+/// Declares the driver functions that this module calls. Their results are plain numbers: a newer driver has codes that the enum in
+/// cudarc's bindings lacks, and a value of an enum must be one of its variants.
 macro_rules! functions {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
         #[allow(non_snake_case, reason = "these are the driver's names")]
@@ -43,7 +43,7 @@ macro_rules! functions {
         impl Functions {
             fn find(library: &Library) -> Result<Self, Error> {
                 Ok(Self {$(
-                    // SAFETY: the type is that of cudarc apart from the result, which is this number in C.
+                    // SAFETY: the type matches cudarc's declaration, except for the result, which is this number in C.
                     $name: unsafe { library.get(stringify!($name).as_bytes()) }
                         .map(|function| *function)
                         .map_err(|_| Error::MissingFunction(stringify!($name)))?,
@@ -51,14 +51,14 @@ macro_rules! functions {
             }
         }
 
-        /// Compiles only if the arguments have the types that cudarc declares. Never called.
+        /// Compiles only if the arguments have the types that cudarc declares. Nothing calls these functions.
         #[allow(dead_code, non_snake_case, clippy::too_many_arguments, reason = "see above")]
         mod declared {
             use super::*;
             use cudarc::driver::sys::CUresult;
             $(
                 unsafe fn $name($($argument: $type),*) -> CUresult {
-                    // SAFETY: the caller's.
+                    // SAFETY: the caller's contract.
                     unsafe { cudarc::driver::sys::$name($($argument),*) }
                 }
             )*
@@ -150,8 +150,8 @@ functions! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
 }
 
-/// Returns the driver's library, which stays loaded; `None` if there is none. cudarc's own loader cannot be used here,
-/// because it does not exist if another crate makes cudarc link the driver.
+/// Returns the driver's library, which stays loaded; `None` if there is none. This cannot use cudarc's loader, which does not exist if
+/// another crate makes cudarc link the driver.
 fn library() -> Option<&'static Library> {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     if let Some(library) = LIBRARY.get() {
@@ -176,13 +176,12 @@ pub(super) fn find<F: Copy>(name: &'static str) -> Option<F> {
     unsafe { library()?.get::<F>(name.as_bytes()).ok().map(|function| *function) }
 }
 
-/// Checks that there is a usable driver, and initialises it. Never panics. A positive answer is remembered; a
-/// negative one is checked again on the next call.
+/// Checks that there is a usable driver, and initialises it. Never panics. Success is cached; after a failure, the next call checks
+/// again.
 ///
 /// # Errors
 ///
-/// [`Error::NoDriver`], [`Error::MissingFunction`], or the error of the driver, which is code 100 if it finds no
-/// device.
+/// [`Error::NoDriver`], [`Error::MissingFunction`], or the error of the driver: code 100 if it finds no device.
 pub fn is_available() -> Result<(), Error> {
     static YES: OnceLock<()> = OnceLock::new();
     if YES.get().is_some() {

@@ -1,13 +1,13 @@
-//! Memory of CUDA devices (feature `gpu`), through the driver interface as [`cudarc`] loads it at run time. A
-//! program built with this feature also runs on machines without a device, and gets an error there.
+//! Memory of CUDA devices (feature `gpu`), through the driver interface, which [`cudarc`] loads at run time. A program built with this
+//! feature also runs on machines without a device, where calls return an error.
 //!
 //! ```text
-//!  is_available  Device  Context     is there a driver, which devices, one of them in use
-//!  Stream  Event                     queues of work and marks in them, as pools use them; the host's needs no driver
+//!  is_available  Device  Context     the driver, its devices, and a device in use
+//!  Stream  Event                     queues of work and marks in them, for pools; the host's stream needs no driver
 //!  source        DeviceMemory AsyncMemory Virtual   memory of a device
 //!                Pinned Registered                  page-locked host memory, for fast asynchronous copies
 //!                HostMemory                         ordinary host memory
-//!                Managed                            memory of both
+//!                Managed                            memory that host and device share
 //!  Pool                              memory of any of these, shared by all buffers in it
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
 //!  Spillable                         values that leave the device while others need its memory
@@ -15,7 +15,7 @@
 //!  Staging::update_file              the same for a mapped file, in place
 //!  sequences                         sequences that grow page by page and share their beginnings
 //!  share                             memory shared with other processes and libraries
-//!  manager                           one front for all of them: pools, and a table that selects one
+//!  manager                           one interface to all of these: pools, and a table that selects one
 //! ```
 //!
 //! ```no_run
@@ -32,13 +32,13 @@
 //!
 //! # The version of CUDA, and other users of cudarc
 //!
-//! `cudarc` must be told a version of CUDA at build time. A program chooses one by depending on `cudarc` itself
-//! with a feature such as `cuda-12080`, or by the environment variable `CUDARC_CUDA_VERSION=12080`, which wins;
-//! otherwise it is the version of the `nvcc` that is found, or the latest. This module uses only functions that
-//! exist in every version since 11.4, so the choice matters only for calls that the program makes itself.
+//! `cudarc` needs a version of CUDA at build time. A program chooses one by depending on `cudarc` itself with a feature such as
+//! `cuda-12080`, or by the environment variable `CUDARC_CUDA_VERSION=12080`, which takes precedence; otherwise, cudarc uses the version
+//! of the `nvcc` that it finds, or the latest. This module uses only functions that exist in every version since 11.4, so the choice
+//! matters only for the program's own calls.
 //!
-//! The driver is loaded when it is first used, unless another crate of the program wants cudarc to link it. Both
-//! work: a program can depend on candle, which links, and on CubeCL, which loads.
+//! The driver loads on first use, unless another crate of the program makes cudarc link it. Both work: a program can depend on candle,
+//! which links the driver, and on CubeCL, which loads it.
 
 mod abi;
 mod buffer;

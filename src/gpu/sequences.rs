@@ -8,19 +8,18 @@ use crate::units::debug;
 use cudarc::driver::sys::CUdeviceptr;
 use std::sync::Arc;
 
-/// Memory for many sequences that grow one step at a time, such as key-value caches. Each has addresses for its greatest
-/// length, so that kernels see one array, but physical memory only for its pages so far; sequences with a common beginning
-/// share the pages of it: what a kernel writes there, all of them see once it has ended, and not before. Clones refer to the
-/// same memory.
+/// Memory for many sequences that grow one step at a time, such as key-value caches. Each has addresses for its greatest length, so that
+/// kernels see one array, but physical memory only for its current pages. Sequences with a common beginning share its pages: they all see
+/// a kernel's writes there once the kernel has ended, and not before. Clones refer to the same memory.
 ///
 /// ```text
 ///  Sequence   | page | page | page |        addresses reserved        |
 ///  its fork   |  the same   | page | page |                           |
 /// ```
 ///
-/// The idea of pages is that of vLLM (Kwon et al., "Efficient Memory Management for Large Language Model Serving with
-/// PagedAttention", SOSP 2023); leaving their order to the device's own page table is that of vAttention (Prabhu et al.,
-/// ASPLOS 2025). Pages that sequences free are kept for others.
+/// The idea of pages comes from vLLM (Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention",
+/// SOSP 2023); the use of the device's page table to order them, from vAttention (Prabhu et al., ASPLOS 2025). The cache keeps freed
+/// pages for other sequences.
 ///
 /// ```no_run
 /// use allotment::gpu::{Context, Stream};
@@ -42,22 +41,22 @@ struct Shared {
     context: Context,
     /// Bytes of a page.
     page: usize,
-    /// Bytes of addresses of each sequence.
+    /// Bytes of addresses reserved for each sequence.
     room: usize,
-    /// The most pages that exist at a time.
+    /// The most pages that may exist at a time.
     most: usize,
     pages: Mutex<Pages>,
 }
 
 #[derive(Default)]
 struct Pages {
-    /// All pages that exist.
+    /// Number of existing pages.
     count: usize,
-    /// Pages that no sequence has.
+    /// Handles of pages that no sequence uses.
     spare: Vec<u64>,
 }
 
-/// A page of physical memory. The last sequence that has it gives it back.
+/// A page of physical memory, which the last sequence with this page returns to the cache.
 struct Page {
     handle: u64,
     cache: Arc<Shared>,
@@ -70,7 +69,7 @@ impl Drop for Page {
 }
 
 impl Shared {
-    /// Returns a page that no sequence has, or makes one.
+    /// Returns an unused page, or makes one.
     fn take(self: &Arc<Self>) -> Result<Arc<Page>, SourceError> {
         let mut pages = self.pages.lock();
         let handle = match pages.spare.pop() {
@@ -92,8 +91,8 @@ impl Shared {
 }
 
 impl KvCache {
-    /// Makes a cache of sequences of up to `longest` bytes each, which take up to `most` bytes of the device together. Both
-    /// are rounded up to pages.
+    /// Makes a cache of sequences of up to `longest` bytes each, which together occupy up to `most` bytes of the device. Both numbers
+    /// round up to pages.
     ///
     /// # Errors
     ///
@@ -119,23 +118,23 @@ impl KvCache {
         Ok(Sequence { cache: self.0.clone(), address, pages: Vec::new(), bytes: 0, stream: stream.clone() })
     }
 
-    /// Returns the bytes of the cache's pages, unused ones included.
+    /// Returns the total size in bytes of the cache's pages, unused ones included.
     pub fn reserved(&self) -> usize {
         self.0.pages.lock().count * self.0.page
     }
 
-    /// Releases the pages that no sequence has to the device, and returns their bytes.
+    /// Releases unused pages to the device, and returns their total size in bytes.
     ///
     /// # Errors
     ///
-    /// The error of the driver; pages that it did not take are lost to the cache.
+    /// The error of the driver; the cache loses the pages that it failed to release.
     pub fn trim(&self) -> Result<usize, SourceError> {
         let _bound = self.0.context.enter_relaxed()?;
         let mut pages = self.0.pages.lock();
         let spare = core::mem::take(&mut pages.spare);
         pages.count -= spare.len();
         for &handle in &spare {
-            // SAFETY: `take` has made it, and it is mapped nowhere.
+            // SAFETY: `take` made the page, and it is mapped nowhere.
             unsafe { call!(cuMemRelease(handle))? };
         }
         Ok(spare.len() * self.0.page)
@@ -150,14 +149,14 @@ impl Drop for Shared {
         // A drop cannot report an error.
         let Ok(_bound) = self.context.enter_relaxed() else { return };
         for handle in core::mem::take(&mut self.pages.get_mut().spare) {
-            // SAFETY: `take` has made it, and it is mapped nowhere.
+            // SAFETY: `take` made the page, and it is mapped nowhere.
             let _ = unsafe { call!(cuMemRelease(handle)) };
         }
     }
 }
 
-/// One sequence of a [`KvCache`]: an array at a fixed address that grows and shrinks at its end. Dropping it waits for the
-/// work on its stream and gives its pages back.
+/// One sequence of a [`KvCache`]: an array at a fixed address that grows and shrinks at its end. Dropping it waits for the work on its
+/// stream and returns its pages to the cache.
 pub struct Sequence {
     cache: Arc<Shared>,
     address: CUdeviceptr,
@@ -177,14 +176,14 @@ impl Sequence {
         self.bytes
     }
 
-    /// Lengthens or shortens the sequence to `bytes` bytes; new ones are unspecified. No driver call while the last page stays
-    /// the same; otherwise one or two for each new page and one for all of them, or one for all that are freed. Waits only if there are fewer pages
-    /// afterwards: they go to other sequences once the work on the stream is done.
+    /// Lengthens or shortens the sequence to `bytes` bytes; new bytes are unspecified. Makes no driver call while the number of pages
+    /// stays the same; otherwise, one or two calls for each new page and one for all of them, or one call for all pages that it frees.
+    /// Waits only when it frees pages: other sequences may use them once the work on the stream is done.
     ///
     /// # Errors
     ///
-    /// [`SourceErrorKind::OutOfMemory`] if the device or the cache's limit has no page left, or if it exceeds the greatest
-    /// length; or another error of the driver or of the work. A sequence that could not be lengthened is unchanged.
+    /// [`SourceErrorKind::OutOfMemory`] if the device or the cache's limit has no page left, or if `bytes` exceeds the greatest length;
+    /// or another error of the driver or of the work. If it fails to grow, the sequence is unchanged.
     pub fn resize(&mut self, bytes: usize) -> Result<(), SourceError> {
         if bytes < self.bytes { self.truncate(bytes) } else { self.grow(bytes) }
     }
@@ -203,7 +202,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Maps pages behind those that there are. After an error none of them is mapped. The context is current.
+    /// Maps pages after the existing ones; after an error, none of them. The context must be current.
     fn map(&mut self, new: Vec<Arc<Page>>) -> Result<(), SourceError> {
         let page = self.cache.page;
         let at = |number: usize| self.address + (number * page) as u64;
@@ -246,8 +245,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// Makes a sequence for work on `stream` that begins with the first `bytes` bytes of this one: whole pages are shared, the
-    /// rest is copied. Does not wait; `stream` comes after the work on this sequence so far.
+    /// Makes a sequence for work on `stream` that begins with the first `bytes` bytes of this one: it shares whole pages and copies the
+    /// rest. Does not wait: `stream` waits on the device for the work on this sequence so far.
     ///
     /// # Errors
     ///
@@ -270,7 +269,7 @@ impl Sequence {
         fork.grow(bytes)?;
         if bytes > whole * page {
             let [from, to] = [self.address, fork.address].map(|start| start as usize + whole * page);
-            // SAFETY: both ranges are mapped, and the stream is behind the work on the first.
+            // SAFETY: both ranges are mapped, and the stream is ordered after the work on the first.
             unsafe { source::copy(Direction::OnDevice, from, to, bytes - whole * page, stream)? };
         }
         if stream.id() != self.stream.id() {
@@ -284,14 +283,14 @@ impl Sequence {
 debug!([] Sequence, |self| bytes: self.bytes, pages: self.pages.len());
 
 impl Drop for Sequence {
-    /// A drop cannot report an error. Pages that may still be in use are leaked.
+    /// A drop cannot report an error. Pages that may still be in use leak.
     fn drop(&mut self) {
         if self.truncate(0).is_err() {
             core::mem::forget(core::mem::take(&mut self.pages));
             return;
         }
         let Ok(_bound) = self.cache.context.enter_relaxed() else { return };
-        // SAFETY: `KvCache::sequence` reserved this many bytes, and nothing is mapped there any more.
+        // SAFETY: `KvCache::sequence` reserved this many bytes, and nothing is mapped there now.
         let _ = unsafe { call!(cuMemAddressFree(self.address, self.cache.room)) };
     }
 }

@@ -14,9 +14,8 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// A queue of work on a device. Clones refer to the same queue, and so does every stream that is made from the same
-/// handle of the driver while one of them exists. A queue that [`Stream::new`] made is destroyed with the last of
-/// them, once its work is done.
+/// A queue of work on a device. Clones refer to the same queue, and so does every stream made from the same driver handle while one of
+/// them exists. The last of them destroys a queue from [`Stream::new`], once its work is done.
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<Shared>,
@@ -29,18 +28,18 @@ struct Shared {
     raw: CUstream,
     id: u64,
     owner: Owner,
-    /// The driver's name of the queue; 0 if it cannot tell.
+    /// The driver's number of the queue; 0 if the driver has none.
     driver_id: u64,
-    /// One clone for each handle of the program.
+    /// Has one clone for each of the program's handles.
     handles: Arc<()>,
-    /// The same queue for cudarc, once it was asked for.
+    /// The same queue for cudarc, once the program has requested it.
     cudarc: OnceLock<Arc<CudaStream>>,
 }
 
 enum Owner {
-    /// The queue is destroyed with this value.
+    /// Dropping this value destroys the queue.
     Ours,
-    /// The context's default stream, which is not destroyed.
+    /// The context's default stream, which nothing destroys.
     None,
     /// A stream of cudarc, kept alive by this reference.
     Cudarc(Arc<CudaStream>),
@@ -54,15 +53,15 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// The next number of a stream. Default streams have the numbers of their devices instead. The driver's handles
-/// cannot be used as numbers, because it may use them again.
+/// The next number of a stream. Default streams have the numbers of their devices instead. The driver's handles cannot be the numbers,
+/// because the driver may reuse them.
 static NEXT: AtomicU64 = AtomicU64::new(1 << 32);
 
-/// The streams that exist, by the handles of their context and their own.
+/// The existing streams, by the handles of their contexts and their own handles.
 static KNOWN: Mutex<Option<Streams>> = Mutex::new(None);
 type Streams = HashMap<(usize, usize), Weak<Shared>>;
 
-/// Handles of the driver that stand for default streams.
+/// Driver handles that stand for default streams.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
@@ -71,12 +70,12 @@ type CaptureInfo =
     unsafe extern "C" fn(CUstream, *mut u32, *mut u64, *mut c_void, *mut c_void, *mut usize) -> u32;
 type GetId = unsafe extern "C" fn(CUstream, *mut u64) -> u32;
 
-/// The states of a stream, as numbers for the same reason as the driver's results.
+/// The capture states of a stream, as plain numbers like the driver's results.
 const NOT_CAPTURING: u32 = 0;
 const CAPTURING: u32 = 1;
 
-/// Returns the driver's number of a queue, which it does not use again; `None` while the queue is being captured, because the
-/// question would spoil that, and 0 with drivers older than CUDA 12.
+/// Returns the driver's number of a queue, which the driver never reuses; `None` while the queue is being captured, because the query
+/// would spoil the capture, and 0 with drivers older than CUDA 12.
 fn driver_id(raw: CUstream) -> Option<u64> {
     (!is_captured(raw).unwrap_or(false)).then(|| known_id(raw))
 }
@@ -94,20 +93,20 @@ fn known_id(raw: CUstream) -> u64 {
     static FOUND: OnceLock<Option<GetId>> = OnceLock::new();
     let Some(get) = FOUND.get_or_init(|| library::find("cuStreamGetId")) else { return 0 };
     let mut id = 0;
-    // SAFETY: the type is that of this function, the handle is alive, the output has the type that it writes.
+    // SAFETY: the function has this type and writes the type of the output, and the handle is alive.
     let code = unsafe { get(raw, &mut id) };
     if check("cuStreamGetId", code).is_ok() { id } else { 0 }
 }
 
 impl Stream {
-    /// Returns the stream with this handle, the existing one if there is one.
+    /// Returns the stream with this handle: the existing one, or a new one.
     fn from_handle(context: &Context, raw: CUstream, owner: Owner) -> Self {
         let key = (context.raw() as usize, raw as usize);
-        // Dropped after the lock, since the drop of a stream takes it.
+        // Dropped after the lock is released, since dropping a stream takes the lock.
         let _stale;
         let mut known = KNOWN.lock();
         let known = known.get_or_insert_default();
-        // The handle of a stream that the program has destroyed may have come back as that of another one.
+        // The driver may have reused the handle of a stream that the program destroyed.
         let now = if matches!(owner, Owner::Foreign) { driver_id(raw) } else { Some(0) };
         match known.get(&key).and_then(Weak::upgrade) {
             Some(shared)
@@ -132,7 +131,7 @@ impl Stream {
         Self { shared, _handle }
     }
 
-    /// Makes a new queue, which is not ordered with the default stream.
+    /// Makes a new queue, which is not synchronized with the default stream.
     ///
     /// # Errors
     ///
@@ -151,12 +150,12 @@ impl Stream {
         Self::from_handle(context, ptr::null_mut(), Owner::None)
     }
 
-    /// Returns the stream of the host: what is submitted to it is done at once, by the CPU, without a driver. Pools and buffers
-    /// of [`HostMemory`](super::HostMemory) do their work in its order as they do that of a device, so one program runs with both.
+    /// Returns the stream of the host: the CPU performs work on it at once, without a driver. Pools and buffers of
+    /// [`HostMemory`](super::HostMemory) use it like a device's stream, so the same program runs with both.
     ///
-    /// Where it has to wait for another stream, the caller is blocked. Memory of a device has no order with it: what a device would
-    /// have to do, such as a fill or a kernel, is refused with [`SourceErrorKind::Unsupported`](crate::pool::SourceErrorKind::Unsupported).
-    /// Copies between the two are done in the order of the device's stream.
+    /// A wait for another stream blocks the caller. A device cannot work in this stream's order: fills and kernels on a device fail with
+    /// [`SourceErrorKind::Unsupported`](crate::pool::SourceErrorKind::Unsupported). Copies between host and device run in the order of
+    /// the device's stream.
     ///
     /// ```
     /// use allotment::gpu::{Buffer, HostMemory, Pool, Stream};
@@ -178,7 +177,7 @@ impl Stream {
         self.shared.context.is_host()
     }
 
-    /// Returns the stream of a queue that cudarc made on the device of `context`. O(1).
+    /// Returns the stream for a queue that cudarc made on the device of `context`. O(1).
     ///
     /// # Errors
     ///
@@ -195,16 +194,16 @@ impl Stream {
         }
     }
 
-    /// Returns the stream of a handle from another library. The handles 0 and 1 are the default stream.
+    /// Returns the stream for a handle from another library. The handles 0 and 1 are the default stream.
     ///
     /// # Errors
     ///
-    /// [`Error::PerThreadStream`] for the handle 2, which means another queue on every thread.
+    /// [`Error::PerThreadStream`] for the handle 2, which means a different queue on every thread.
     ///
     /// # Safety
     ///
-    /// The handle must be that of a queue of this context, which must exist as long as any clone of the stream, those
-    /// in pools and buffers included.
+    /// The handle must belong to a queue of this context, and the queue must exist for as long as any clone of the stream, including
+    /// those in pools and buffers.
     pub unsafe fn from_raw(context: &Context, raw: CUstream) -> Result<Self, Error> {
         match raw as usize {
             0 | LEGACY => Ok(Self::default_of(context)),
@@ -213,8 +212,8 @@ impl Stream {
         }
     }
 
-    /// Returns the same queue for cudarc, to launch kernels in its order and for cudarc's own copies. It must be dropped
-    /// before the last clone of this stream; otherwise the queue is not destroyed.
+    /// Returns the same queue for cudarc, for kernel launches and cudarc's own copies. Drop it before the last clone of this stream;
+    /// otherwise the queue is never destroyed.
     ///
     /// # Errors
     ///
@@ -232,8 +231,8 @@ impl Stream {
         if let Some(stream) = cudarc.get() {
             return Ok(stream);
         }
-        // SAFETY: the queue is one of this context, and is not destroyed while the result exists. It is wrapped without
-        // being owned, and all submissions to a queue have one order.
+        // SAFETY: the queue belongs to this context, and is not destroyed while the result exists. The wrapper does not own it, and all
+        // submissions to a queue have one order.
         let wrapped = unsafe { context.to_cudarc()?.wrap_borrowed_stream(*raw) };
         Ok(cudarc.get_or_init(|| wrapped))
     }
@@ -243,7 +242,7 @@ impl Stream {
         &self.shared.context
     }
 
-    /// Returns the driver's handle, which is valid while a clone of this exists.
+    /// Returns the driver's handle, which is valid while a clone of this stream exists.
     pub fn raw(&self) -> CUstream {
         self.shared.raw
     }
@@ -256,7 +255,7 @@ impl Drop for Shared {
         let key = (self.context.raw() as usize, self.raw as usize);
         let mut known = KNOWN.lock();
         let map = known.get_or_insert_default();
-        // Another thread may have made a stream of the same handle meanwhile.
+        // Another thread may have made a stream from the same handle in the meantime.
         if map.get(&key).is_some_and(|stream| stream.strong_count() == 0) {
             map.remove(&key);
         }
@@ -265,7 +264,7 @@ impl Drop for Shared {
         if let (Owner::Ours, false, false) = (&self.owner, is_lent, self.context.is_lost()) {
             // A drop cannot report an error.
             let Ok(_bound) = self.context.enter() else { return };
-            // SAFETY: `Stream::new` made the queue, and nothing uses it any more.
+            // SAFETY: `Stream::new` made the queue, and nothing uses it now.
             let _ = unsafe { call!(cuStreamDestroy_v2(self.raw)) };
         }
     }
@@ -323,8 +322,8 @@ impl pool::Stream for Stream {
         let _bound = self.shared.raw.is_null().then(|| self.shared.context.enter()).transpose()?;
         let (mut status, mut id) = (NOT_CAPTURING, 0);
         let none = ptr::null_mut;
-        // SAFETY: the type is that of this function, the handle is alive, the outputs have the types that it writes,
-        // and the last three may be null.
+        // SAFETY: the function has this type and writes the types of the outputs, the handle is alive, and the last three arguments may
+        // be null.
         let code = unsafe { info(self.shared.raw, &mut status, &mut id, none(), none(), ptr::null_mut()) };
         check("cuStreamGetCaptureInfo", code)?;
         Ok((status == CAPTURING).then_some(id))
@@ -352,13 +351,13 @@ impl pool::Stream for Stream {
     }
 }
 
-/// A mark in a stream, after everything that was submitted before it.
+/// A mark in a stream, after all work submitted before it.
 pub struct Event {
     raw: CUevent,
     context: Context,
 }
 
-// SAFETY: the driver lets any thread use any event; the pointer is a handle that only the driver reads.
+// SAFETY: the driver allows any thread to use any event; the pointer is a handle that only the driver reads.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
@@ -391,7 +390,7 @@ impl pool::Event for Event {
 }
 
 impl Drop for Event {
-    /// Recycles the event: a wait that was already submitted no longer needs it.
+    /// Recycles the event: submitted waits no longer need it.
     fn drop(&mut self) {
         if !self.raw.is_null() {
             self.context.put_event(self.raw);

@@ -1,4 +1,4 @@
-//! Accesses of buffers, counted as they happen.
+//! Counts the accesses to buffers as they happen.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// One use of a buffer's memory, as far as this module sees it.
+/// One use of a buffer's memory that this module can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::gpu) enum Touch {
     /// A copy from host memory writes it.
@@ -22,18 +22,18 @@ pub(in crate::gpu) enum Touch {
     HostWrite,
     /// A device copies within its memory, or fills it.
     OnDevice,
-    /// It is passed to kernels.
+    /// The program passes it to kernels.
     Kernel,
 }
 
-/// How memory will be used, as far as the caller knows.
+/// The caller's expectation of how memory will be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Access {
     /// The caller does not know. Measured accesses of the same call site decide, if there are any.
     #[default]
     Unknown,
-    /// Written once, then read, by the host as well.
+    /// Written once, then read, also by the host.
     ReadOnly,
     /// Written once, by the host or a kernel, then read by kernels.
     WriteOnce,
@@ -45,24 +45,24 @@ pub enum Access {
     HostHeavy,
 }
 
-/// How often memory was used, as far as this crate can see. A kernel launched with a bare address is not seen; one
-/// launched through [`Buffer::with_cudarc`](crate::gpu::Buffer::with_cudarc) counts once.
+/// Numbers of uses of memory that this crate can see. It cannot see a kernel launched with a bare address; a kernel launched through
+/// [`Buffer::with_cudarc`](crate::gpu::Buffer::with_cudarc) counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Usage {
-    /// Copies from host memory.
+    /// Number of copies from host memory.
     pub from_host: u64,
-    /// Copies to host memory.
+    /// Number of copies to host memory.
     pub to_host: u64,
-    /// Times that the CPU read it in place.
+    /// Number of times that the CPU read the memory in place.
     pub host_reads: u64,
-    /// Times that the CPU wrote it in place.
+    /// Number of times that the CPU wrote the memory in place.
     pub host_writes: u64,
-    /// Copies and fills by the device.
+    /// Number of copies and fills by the device.
     pub on_device: u64,
-    /// Times that it was passed to kernels.
+    /// Number of times that the memory was passed to kernels.
     pub kernels: u64,
-    /// Bytes of all copies between it and host memory.
+    /// Total bytes of all copies from and to host memory.
     pub host_bytes: u64,
 }
 
@@ -77,13 +77,13 @@ impl Usage {
         self.on_device + self.kernels
     }
 
-    /// Returns how often the host changed the memory.
+    /// Returns the number of times that the host changed the memory.
     pub(super) const fn host_changes(&self) -> u64 {
         self.from_host + self.host_writes
     }
 }
 
-/// How often each [`Touch`] happened, by its number, and then the bytes of all copies.
+/// Number of times that each [`Touch`] happened, by its discriminant, and then the bytes of all copies.
 #[derive(Debug, Default)]
 struct Counters([AtomicU64; 7]);
 
@@ -131,7 +131,7 @@ impl Record {
     }
 }
 
-/// All live buffers, and every call site that was ever used.
+/// All live buffers, and all call sites so far.
 #[derive(Debug, Default)]
 pub(super) struct Registry(Mutex<Tables>);
 

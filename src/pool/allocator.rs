@@ -1,4 +1,4 @@
-//! The one interface of all that device memory is allocated from: pools, and adaptors over other allocators.
+//! The common interface of device memory allocators: pools, and adaptors over other allocators.
 
 use super::base::{Allocation, RawPool};
 use super::error::{OutOfMemory, PoolError};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// An allocator of device memory: a [`RawPool`] of any placement and source, or an adaptor
 /// that wraps other allocators, such as [`Chain`](super::Chain).
 ///
-/// An adaptor implements the required methods and passes everything else on to what it wraps. References and [`Arc`]s
-/// of an allocator are allocators too.
+/// An adaptor implements the required methods and passes everything else on to the allocators that it wraps. References and [`Arc`]s of
+/// an allocator are allocators too.
 ///
-/// Safe code cannot implement it, because buffers write to the blocks and free them without looking:
+/// Safe code cannot implement this trait, because buffers write to the blocks and free them unchecked:
 ///
 /// ```compile_fail,E0200
 /// use allotment::pool::{Allocation, AnyPool, DeviceAllocator, PoolError};
@@ -44,11 +44,11 @@ use std::sync::Arc;
 /// # Safety
 ///
 /// A block from [`allocate`](DeviceAllocator::allocate) must have at least the requested length and alignment, must not be allocated
-/// again before it was freed, and must come from a [`RawPool`]: requests that are passed on may ask for more, but not for less.
+/// again before it is freed, and must come from a [`RawPool`]: an adaptor may request more than it was asked for, but never less.
 /// [`deallocate`](DeviceAllocator::deallocate) and [`record_stream`](DeviceAllocator::record_stream) must pass the block and the stream
-/// on to where the block came from, and [`pool_of`](DeviceAllocator::pool_of) must return that pool.
+/// on to the allocator that the block came from, and [`pool_of`](DeviceAllocator::pool_of) must return that pool.
 pub unsafe trait DeviceAllocator: Send + Sync {
-    /// The queues that order the work on its memory.
+    /// The queue type that orders work on this memory.
     type Stream: Stream;
 
     /// Allocates `bytes` bytes for work on `stream`, aligned to `align` bytes, a power of two; see
@@ -73,16 +73,15 @@ pub unsafe trait DeviceAllocator: Send + Sync {
     /// The [`PoolError`] of [`RawPool::record_stream`].
     fn record_stream(&self, block: &Allocation, stream: &Self::Stream) -> Result<(), PoolError>;
 
-    /// Returns the pool that a block is from; `None` if it is of another allocator. O(1), and O(pools) for adaptors
-    /// over several.
+    /// Returns the pool that a block came from; `None` if another allocator owns it. O(1); O(pools) for adaptors over several pools.
     fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool>;
 
-    /// Calls a function with each pool that satisfies requests.
+    /// Calls `visit` with each pool that satisfies requests.
     fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool));
 }
 
-/// A pool of any placement and source: what is known of its memory. It is sealed, because buffers trust its
-/// [`kind`](AnyPool::kind): only [`RawPool`] implements it.
+/// A pool of any placement and source, for queries about its memory. The trait is sealed: buffers trust its [`kind`](AnyPool::kind), so
+/// only [`RawPool`] implements it.
 ///
 /// ```compile_fail
 /// use allotment::pool::{Allocation, AnyPool, MemoryKind, PoolError, PoolStats, Segment};
@@ -104,10 +103,10 @@ pub trait AnyPool: Sealed + Send + Sync {
     /// Returns the name of the pool's source.
     fn name(&self) -> &str;
 
-    /// Returns the kind of its memory.
+    /// Returns the kind of the pool's memory.
     fn kind(&self) -> MemoryKind;
 
-    /// Returns the number of the device that has the memory; `None` for host memory and for memory of both.
+    /// Returns the number of the device that holds the memory; `None` for host memory and for memory that host and device share.
     fn device(&self) -> Option<usize>;
 
     /// Returns the segment that contains a live block of this pool. O(1).
@@ -119,24 +118,24 @@ pub trait AnyPool: Sealed + Send + Sync {
     /// Returns the pool's statistics.
     fn stats(&self) -> PoolStats;
 
-    /// Returns the bytes of the longest request of a stream that would succeed now; see [`RawPool::available`].
+    /// Returns the length in bytes of the longest request on a stream that would succeed now; see [`RawPool::available`].
     ///
     /// # Errors
     ///
     /// The [`PoolError`] of [`RawPool::available`].
     fn available(&self, stream: u64) -> Result<usize, PoolError>;
 
-    /// Gives empty segments back while at least `keep` bytes stay reserved, and returns the released bytes.
+    /// Releases empty segments while at least `keep` bytes stay reserved, and returns the number of released bytes.
     fn trim(&self, keep: usize) -> usize;
 }
 
-/// Types that may be an [`AnyPool`].
+/// Seals [`AnyPool`] and holds its private methods.
 pub(crate) trait Sealed {
     /// Returns the counters of copies to and from the pool's blocks.
     #[cfg(feature = "gpu")]
     fn copies(&self) -> &Arc<CopyCounters>;
 
-    /// Moves those of the blocks that are of this pool together, by [`RawPool::compact_blocks`].
+    /// Compacts the blocks that belong to this pool; see [`RawPool::compact_blocks`].
     #[cfg(feature = "gpu")]
     fn compact_blocks(&self, blocks: &mut [&mut Allocation]) -> Result<u64, PoolError>;
 }
@@ -190,8 +189,7 @@ where
     }
 }
 
-// SAFETY: a pool keeps a block from everyone else until it is freed and the work of its streams is done, and finds blocks that are not
-// its own.
+// SAFETY: a pool does not reuse a block until it is freed and the work of its streams is done, and it rejects foreign blocks.
 unsafe impl<P: SegmentPlacement, S: Source> DeviceAllocator for RawPool<P, S>
 where
     Self: Send + Sync,
@@ -220,7 +218,7 @@ where
     }
 }
 
-/// Writes the methods of a [`DeviceAllocator`] but `allocate`, as calls of another allocator.
+/// Implements every method of a [`DeviceAllocator`] except `allocate` by calling another allocator.
 macro_rules! pass_on_blocks {
     (|$this:ident| $allocator:expr) => {
         fn deallocate(&$this, block: $crate::pool::Allocation) -> Result<(), $crate::pool::PoolError> {
@@ -247,10 +245,10 @@ macro_rules! pass_on_blocks {
 #[cfg(feature = "gpu")]
 pub(crate) use pass_on_blocks;
 
-/// Passes all requests on to what a pointer points to.
+/// Implements [`DeviceAllocator`] for pointers by calling the allocator behind them.
 macro_rules! behind {
     ($($pointer:ty),*) => {$(
-        // SAFETY: it is the allocator that it points to.
+        // SAFETY: every method calls the allocator behind the pointer.
         unsafe impl<A: DeviceAllocator + ?Sized> DeviceAllocator for $pointer {
             type Stream = A::Stream;
 
@@ -271,10 +269,10 @@ macro_rules! behind {
 
 behind!(&A, Arc<A>);
 
-/// A block of an allocator, which is freed when this is dropped.
+/// A block and its allocator; dropping this frees the block.
 pub(crate) struct Owned<A: DeviceAllocator> {
     allocator: A,
-    /// Taken when the block is freed.
+    /// `None` once the block is freed.
     block: Option<Allocation>,
 }
 
@@ -301,7 +299,7 @@ impl<A: DeviceAllocator> Owned<A> {
         &self.allocator
     }
 
-    /// Returns the block, which may be told that it was moved.
+    /// Returns the block mutably, so that a move can update its address.
     #[cfg(feature = "gpu")]
     pub(crate) fn block_mut(&mut self) -> Option<&mut Allocation> {
         self.block.as_mut()
@@ -325,13 +323,13 @@ impl<A: DeviceAllocator> Owned<A> {
         }
     }
 
-    /// Returns the counters of the pool that the block lies in.
+    /// Returns the copy counters of the block's pool.
     #[cfg(feature = "gpu")]
     pub(crate) fn copies(&self) -> Option<&Arc<CopyCounters>> {
         self.home().map(Sealed::copies)
     }
 
-    /// Returns the pool that the block lies in, of those that satisfy the requests.
+    /// Returns the block's pool, one of those behind the allocator.
     #[cfg(feature = "gpu")]
     pub(crate) fn home(&self) -> Option<&dyn AnyPool> {
         self.allocator.pool_of(self.block.as_ref()?)
@@ -355,7 +353,7 @@ impl<A: DeviceAllocator> Drop for Owned<A> {
         if let Some(block) = self.block.take() {
             let freed = self.allocator.deallocate(block);
             debug_assert!(freed.is_ok(), "{freed:?}");
-            // A release build tells what the program asked to be checked, too.
+            // A release build also reports the overruns that the program asked to detect.
             if let Err(error @ PoolError::Overrun { .. }) = freed {
                 crate::error::report::print(format_args!("allotment: {error}"));
             }
@@ -363,13 +361,12 @@ impl<A: DeviceAllocator> Drop for Owned<A> {
     }
 }
 
-/// A list of allocators that are asked in turn: what the first has no room for comes from the second, for example from
-/// managed or pinned memory once device memory is full. For a block that must lie in one certain pool, ask that
-/// pool directly.
+/// A list of allocators to try in turn: when the first has no room, the second allocates, for example from managed or pinned memory once
+/// device memory is full. For a block that must lie in a certain pool, call that pool directly.
 ///
-/// Each pool tries everything it can (waiting, trimming, hooks) before the next one is asked. If none has room, the
-/// error has the figures of the first pool and the reserved bytes of every pool; any other error is returned at once,
-/// without asking the pools that follow, except that [`Chain::after_loss`] goes on without a lost device. An empty chain fails with [`PoolError::TooLarge`].
+/// Each pool tries everything it can (waiting, trimming, hooks) before the chain tries the next one. If none has room, the error has the
+/// figures of the first pool and the reserved bytes of every pool; any other error returns at once, without trying the remaining pools,
+/// except that [`Chain::after_loss`] goes on without a lost device. An empty chain fails with [`PoolError::TooLarge`].
 ///
 /// ```
 /// use allotment::pool::{Chain, DeviceAllocator, DevicePool, PoolOptions};
@@ -388,7 +385,7 @@ impl<A: DeviceAllocator> Drop for Owned<A> {
 /// # Ok::<(), allotment::pool::PoolError>(())
 /// ```
 ///
-/// Allocators may have a largest request each, so that small and large blocks do not scatter each other's memory:
+/// Each allocator may have a largest request, so that small and large blocks do not fragment each other's memory:
 ///
 /// ```
 /// use allotment::pool::{Chain, DeviceAllocator, DevicePool, PoolOptions};
@@ -406,37 +403,35 @@ impl<A: DeviceAllocator> Drop for Owned<A> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Chain<A: DeviceAllocator> {
-    /// The largest request in bytes of each allocator, ascending.
+    /// The allocators, each with its largest request in bytes, ascending.
     allocators: Vec<(usize, A)>,
-    /// The allocator for the time after the loss of a device, and the stream of its requests.
+    /// The allocator to use after a device is lost, and the stream of its requests.
     after_loss: Option<(A, A::Stream)>,
 }
 
 impl<A: DeviceAllocator> Chain<A> {
-    /// Makes a chain of allocators in the order in which they are asked: references, [`Arc`](std::sync::Arc)s or
-    /// values.
+    /// Makes a chain of allocators (references, [`Arc`](std::sync::Arc)s or values) to try in the given order.
     pub fn new(allocators: Vec<A>) -> Self {
         Self::by_size(allocators.into_iter().map(|allocator| (usize::MAX, allocator)).collect())
     }
 
-    /// Makes a chain of allocators and the largest request in bytes that each of them satisfies. A request goes to the one
-    /// with the least limit that it does not exceed, and to those with higher limits if that one has no room; it fails
-    /// with [`PoolError::TooLarge`] if it exceeds all.
+    /// Makes a chain of allocators, each with the largest request in bytes that it satisfies. A request goes to the allocator with the
+    /// lowest sufficient limit, and then to those with higher limits if that one has no room; a request above all limits fails with
+    /// [`PoolError::TooLarge`].
     pub fn by_size(mut allocators: Vec<(usize, A)>) -> Self {
         allocators.sort_by_key(|of_size| of_size.0);
         Self { allocators, after_loss: None }
     }
 
-    /// Lets a program go on when a device is lost: a request that fails with [`SourceErrorKind::Lost`] gets its block from this
-    /// allocator, for work on `stream`, which must outlast the device: host memory, and the host's stream. The contents of the lost
-    /// memory are gone. In feature `gpu`, a buffer that is made from such a block has the host's stream itself, and its operations are
-    /// done by the CPU.
+    /// Lets a program continue after a device is lost: a request that fails with [`SourceErrorKind::Lost`] gets its block from this
+    /// allocator, for work on `stream`. Both must outlast the device: use host memory and the host's stream. The contents of the lost
+    /// memory are gone. In feature `gpu`, a buffer made from such a block uses the host's stream, and the CPU performs its operations.
     #[must_use]
     pub fn after_loss(self, allocator: A, stream: A::Stream) -> Self {
         Self { after_loss: Some((allocator, stream)), ..self }
     }
 
-    /// Allocates from the first that has room, of those whose limit the request does not exceed.
+    /// Allocates from the first allocator that has room, among those whose limit the request does not exceed.
     #[track_caller]
     fn allocate_from_first(
         &self,
@@ -457,19 +452,19 @@ impl<A: DeviceAllocator> Chain<A> {
         Err(full.map_or(PoolError::TooLarge { max }, PoolError::OutOfMemory))
     }
 
-    /// Returns the allocators, the one for after a loss last.
+    /// Returns the allocators; the one to use after a loss comes last.
     fn each(&self) -> impl Iterator<Item = &A> {
         let last = self.after_loss.iter().map(|(allocator, _)| allocator);
         self.allocators.iter().map(|(_, allocator)| allocator).chain(last)
     }
 
-    /// Returns the allocator that has the block.
+    /// Returns the allocator that owns the block.
     fn owner(&self, block: &Allocation) -> Option<&A> {
         self.each().find(|allocator| allocator.pool_of(block).is_some())
     }
 }
 
-// SAFETY: a block is passed to the allocator whose pool has it.
+// SAFETY: every call for a block goes to the allocator whose pool owns it.
 unsafe impl<A: DeviceAllocator<Stream: Send + Sync>> DeviceAllocator for Chain<A> {
     type Stream = A::Stream;
 
@@ -478,7 +473,7 @@ unsafe impl<A: DeviceAllocator<Stream: Send + Sync>> DeviceAllocator for Chain<A
         match (self.allocate_from_first(bytes, align, stream), &self.after_loss) {
             (Err(PoolError::Source(error)), Some((last, host))) if error.kind == SourceErrorKind::Lost => {
                 let block = last.allocate(bytes, align, host)?;
-                // A stream that still works may use the block.
+                // If the requesting stream still works, it may use the block.
                 if !stream.capture().is_err_and(|error| error.kind == SourceErrorKind::Lost) {
                     last.record_stream(&block, stream)?;
                 }

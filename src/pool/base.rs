@@ -20,20 +20,20 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 
-/// The hook that was called last, and the bytes that hooks have freed so far.
+/// The most recently called hook, and the bytes that hooks have freed so far.
 pub(super) type Place = Option<(Key, usize)>;
 
 /// Up to sixteen hooks.
 pub(super) struct Hooks(pub(super) Mutex<Registry<16>>);
 
 impl Hooks {
-    /// Calls hooks, starting after `place`, until one of them gives memory back. Returns whether one did.
+    /// Calls hooks, starting after `place`, until one of them frees memory. Returns whether one did.
     pub(super) fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {
         loop {
             let after = place.map(|(key, _)| key);
             let before = place.map_or(0, |(_, reclaimed)| reclaimed);
             let Some((key, hook)) = self.0.lock().begin(after) else { return false };
-            /// Marks the hook as returned, even if it unwinds.
+            /// Marks the hook as finished, even if it unwinds.
             struct Running<'a>(&'a Hooks, Key);
             impl Drop for Running<'_> {
                 fn drop(&mut self) {
@@ -52,7 +52,7 @@ impl Hooks {
     }
 }
 
-/// The function that is called with a pool's leaks.
+/// The function to call with a pool's leaks.
 pub(super) type LeakHook = Box<dyn FnOnce(&[BlockSnapshot]) + Send>;
 
 /// The placement of a [`DevicePool`]: good fit with granules of 256 bytes and segments of up to 512 GiB.
@@ -84,7 +84,7 @@ impl Allocation {
         self.bytes
     }
 
-    /// Notes the address that the block was moved to.
+    /// Records the block's new address after a move.
     pub(super) fn move_to(&mut self, address: usize) {
         self.address = NonZeroUsize::new(address).unwrap_or(self.address);
     }
@@ -109,32 +109,31 @@ impl Allocation {
 /// # Ok::<(), allotment::pool::PoolError>(())
 /// ```
 ///
-/// The placement keeps what it knows in a table or in bits, because the pool never touches
-/// the memory itself. A placement divides each segment of the source, each stream has segments of its own, and a
-/// request is satisfied from the segment whose longest free block is the shortest that suffices.
+/// A placement divides each segment of the source. It keeps its data in a side table or in bits, because the pool never accesses the
+/// memory itself. Each stream has separate segments, and a request gets its block from the segment whose longest free block is the
+/// shortest that suffices.
 ///
-/// A block that is freed on its own stream is reused there at once, without any driver call. Other streams get the
-/// memory when its last work is known to be done, which is queried without blocking; [`Reuse`] says what else they
-/// may do. When there is no room, the pool takes these measures in turn and makes another attempt after each: it
-/// reserves or lengthens a segment; gives empty segments whose work is done back to the source; waits for freed
-/// blocks; releases all empty segments; compacts movable blocks ([`Reuse::Aggressive`]); and calls the hooks of
+/// A block freed on its own stream is reusable there at once, without any driver call. Other streams may reuse it once its last work is
+/// known to be done, which the pool queries without blocking; [`Reuse`] says what else they may do. When there is no room, the pool takes
+/// these measures in turn and tries again after each: it reserves or lengthens a segment; releases empty segments whose work is done;
+/// waits for freed blocks; releases all empty segments; compacts movable blocks ([`Reuse::Aggressive`]); and calls the hooks of
 /// [`RawPool::register`]. With a [`Chain`](super::Chain), other pools come last.
 ///
-/// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
-/// while hooks run. Once threads wait for it that use different streams, each stream's heap gets a lock of its own (up
-/// to 8), and requests that the stream heap can satisfy take no other. An operation without driver calls takes the placement's
-/// time plus O(log segments).
+/// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not while hooks run. Once
+/// threads that use different streams contend for it, each stream's heap gets a separate lock (up to 8), and requests that the stream
+/// heap can satisfy take no other lock. An operation without driver calls takes the placement's time plus O(log segments).
 pub struct RawPool<P: SegmentPlacement, S: Source> {
     pub(super) source: S,
     pub(super) options: PoolOptions,
-    /// The most bytes that may be reserved.
+    /// The most bytes that the pool may reserve.
     limit: AtomicUsize,
-    /// Logarithm of the granule's size in bytes.
+    /// Binary logarithm of the granule's size in bytes.
     pub(super) shift: u32,
-    /// Granules that request lengths are rounded up to.
+    /// Number of granules to whose multiples request lengths round up.
     pub(super) unit: usize,
     pub(super) id: u32,
-    /// Whether stream heaps can satisfy requests by themselves: nothing but the streams and their order is looked at, and nothing is measured.
+    /// Whether stream heaps can satisfy requests by themselves, because no option needs more than the streams and their order, and
+    /// nothing is measured.
     pub(super) is_direct: bool,
     /// Measured times, if the options ask for them.
     pub(super) times: Option<Box<Times>>,
@@ -147,12 +146,12 @@ pub struct RawPool<P: SegmentPlacement, S: Source> {
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Makes a pool, which reserves nothing yet.
+    /// Makes a pool without any reserved memory.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Option`] if an option cannot work with this placement and source, and [`PoolError::Source`] if
-    /// the limit is a fraction of the device's memory and the driver does not tell how much that is.
+    /// [`PoolError::Option`] if an option cannot work with this placement and source, and [`PoolError::Source`] if the limit is a
+    /// fraction of the device's memory and the driver fails to report its size.
     pub fn new(source: S, options: PoolOptions) -> Result<Self, PoolError> {
         let granule = P::GRANULE;
         options.check(granule)?;
@@ -210,7 +209,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         &self.source
     }
 
-    /// Returns the most bytes that may be reserved; `usize::MAX` if there is no limit.
+    /// Returns the most bytes that the pool may reserve; `usize::MAX` if there is no limit.
     pub(super) fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
@@ -219,12 +218,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.figures.counted.reserved.current.saturating_add(bytes as u64) <= self.limit() as u64
     }
 
-    /// Changes the limit to this many bytes; `usize::MAX` is none. Memory that is reserved beyond it stays until it is free and
-    /// [trimmed](RawPool::trim). O(1).
+    /// Changes the limit to this many bytes; `usize::MAX` means no limit. Memory already reserved beyond the limit stays until it is free
+    /// and [trimmed](RawPool::trim). O(1).
     ///
     /// # Errors
     ///
-    /// [`PoolError::Option`] if the limit is no bytes.
+    /// [`PoolError::Option`] if the limit is 0 bytes.
     pub fn set_limit(&self, bytes: usize) -> Result<(), PoolError> {
         self.change_limit(Limit::Bytes(bytes))
     }
@@ -233,8 +232,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::Option`] if this is no fraction above 0 and up to 1, and [`PoolError::Source`] if the driver does not tell how
-    /// much memory there is.
+    /// [`PoolError::Option`] if the fraction is not above 0 and at most 1, and [`PoolError::Source`] if the driver fails to report the
+    /// device's memory.
     pub fn set_limit_fraction(&self, part: f64) -> Result<(), PoolError> {
         self.change_limit(Limit::Fraction(part))
     }
@@ -255,13 +254,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.state.lock()
     }
 
-    /// Returns the guard granules in front of a block.
+    /// Returns the number of guard granules before a block.
     #[inline(always)]
     pub(super) fn guard(&self, align: usize) -> usize {
         if self.options.checks.guard { align.max(self.unit) } else { 0 }
     }
 
-    /// Returns the granules that a request takes, guards included.
+    /// Returns the number of granules that a request occupies, guards included.
     #[inline(always)]
     pub(super) fn length(&self, bytes: usize, align: usize) -> usize {
         let len = granules(bytes, self.shift);
@@ -277,7 +276,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         classes
     }
 
-    /// Converts a request to granules, if it can be satisfied at all.
+    /// Converts a request to granules, or fails if no pool could satisfy it.
     #[inline(always)]
     pub(super) fn request(&self, bytes: usize, align_bytes: usize) -> Result<Request, PoolError> {
         let max = P::MAX_LEN << self.shift;
@@ -290,7 +289,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Ok(Request { bytes, align_bytes, len, align, kind, classed: false })
     }
 
-    /// Returns the kind of segments that a request of this many bytes is for.
+    /// Returns the kind of segments for requests of this many bytes.
     #[inline(always)]
     pub(super) fn kind_of(&self, bytes: usize) -> SizeKind {
         if bytes <= self.options.small_limit {
@@ -315,7 +314,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Allocation { address, bytes, pool: self.id, record, serial }
     }
 
-    /// Address of the first byte that the user of a block gets.
+    /// Returns the address of the first byte that a block's user may access.
     #[inline(always)]
     pub(super) fn user_address(&self, state: &State<P, S>, record: &Record<P::Token>) -> usize {
         state.address(record) + (self.guard(1 << record.align) << self.shift)

@@ -1,4 +1,5 @@
-//! Checks of memory: guards around blocks, and the contents of free memory. The CPU fills and reads what it can access, and the source the rest, in the order of the stream.
+//! Memory checks: guards around blocks, and the contents of free memory. The CPU fills and reads memory that it can access; the source
+//! does so for other memory, in the order of the stream.
 
 use super::error::PoolError;
 use super::segments::Record;
@@ -7,20 +8,20 @@ use super::{RawPool, Source, SourceErrorKind, Stream as _};
 use crate::placement::SegmentPlacement;
 use core::{ptr, slice};
 
-/// The byte that guards are filled with.
+/// The fill byte of guards.
 const GUARD: u8 = 0xfd;
 
-/// Bytes that are read from a device at once.
+/// Bytes to read from a device at once.
 const PIECE: usize = 1 << 20;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Returns whether the CPU fills free memory. It can do so only once the work on that memory is done.
+    /// Returns whether the CPU fills free memory, which must wait until the work on that memory is done.
     pub(super) fn fills_late(&self) -> bool {
         S::CPU_VISIBLE && self.options.checks.fill.is_some()
     }
 
-    /// Returns whether memory of this stream can be filled and read now. Memory that went with its device cannot, and a fill by a stream that is captured would
-    /// become part of the graph.
+    /// Returns whether the pool can fill and read memory of this stream now: not if the device is lost, nor during a capture, when a fill
+    /// would become part of the graph.
     fn can_check(stream: &S::Stream) -> bool {
         match stream.capture() {
             Ok(captured) => S::CPU_VISIBLE || captured.is_none(),
@@ -28,11 +29,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Fills memory, and returns whether that was possible: a device that fails says so at the next call.
+    /// Fills memory, and returns whether that succeeded. A failed device reports its error at the next call.
     ///
     /// # Safety
     ///
-    /// The range must lie in a segment of this pool. Nothing may use it at that point in the order of `stream`, or at all if the CPU can access it.
+    /// The range must lie in a segment of this pool. Nothing may use it at that point in the order of `stream`, or at any time if the CPU
+    /// can access it.
     unsafe fn fill(&self, address: usize, bytes: usize, value: u8, stream: &S::Stream) -> bool {
         if !Self::can_check(stream) {
             return false;
@@ -46,12 +48,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         unsafe { self.source.fill(address, bytes, value, stream).is_ok() }
     }
 
-    /// Finds the first byte of a range that is not `value`, and waits for it if the CPU cannot access it. Bytes that cannot be read count
-    /// as unchanged.
+    /// Finds the first byte of a range that is not `value`, and waits for the stream if the CPU cannot access the memory. Bytes that
+    /// cannot be read count as unchanged.
     ///
     /// # Safety
     ///
-    /// The contract of [`RawPool::fill`], and the range must have been written before.
+    /// The contract of [`RawPool::fill`], and the range must be initialized.
     unsafe fn first_other(
         &self,
         address: usize,
@@ -80,25 +82,25 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         None
     }
 
-    /// Fills free memory of a segment, in the order of its stream heap. Where that is not possible, the segment is checked no more.
+    /// Fills free memory of a segment, in the order of its stream heap. If that fails, the segment is no longer checked.
     ///
     /// # Safety
     ///
-    /// The range must lie in the segment and be free, and the work on it be done or come before in that order.
+    /// The range must lie in the segment and be free, and the work on it must be done or come earlier in that order.
     unsafe fn fill_free(&self, state: &mut State<P, S>, segment: u32, address: usize, bytes: usize) {
         let Some(value) = self.options.checks.fill else { return };
         let heap = state.heap(state.entry(segment).heap);
-        // A graph writes to memory of its own at every launch, whatever of it is free.
+        // A graph writes to its memory at every launch, even where that is free.
         // SAFETY: the caller's contract.
         if heap.private || unsafe { !self.fill(address, bytes, value, heap.stream()) } {
             state.entry_mut(segment).unfilled = true;
         }
     }
 
-    /// Fills a new segment, the part that one was lengthened by, or a hole that has memory again. Other streams need not wait for that, since the request that
-    /// the memory is for does when it reads its block.
+    /// Fills a new segment, the added part of a lengthened one, or a hole that was mapped again. Other streams need not wait for the
+    /// fill: the request that needed the memory waits when it reads its block.
     pub(super) fn fill_new(&self, state: &mut State<P, S>, segment: u32, address: usize, bytes: usize) {
-        // SAFETY: the source has just reserved these bytes for this pool.
+        // SAFETY: the source just reserved these bytes for this pool.
         unsafe { self.fill_free(state, segment, address, bytes) };
     }
 
@@ -107,18 +109,18 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let record = state.record(number);
         let (segment, address) = (record.segment, state.address(record));
         let bytes = bytes_of::<P>(record.len as usize) as usize;
-        // SAFETY: the block has no user any more, and its work is done or on the stream of its segment.
+        // SAFETY: the block no longer has a user, and its work is done or on the stream of its segment.
         unsafe { self.fill_free(state, segment, address, bytes) };
     }
 
-    /// Returns the guards of a block: address, length, and where it begins, counted from the user's first byte.
+    /// Returns the guards of a block: their addresses, lengths and offsets from the user's first byte.
     fn guards(&self, state: &State<P, S>, record: &Record<P::Token>) -> [(usize, usize, isize); 2] {
         let (start, bytes) = (state.address(record), bytes_of::<P>(record.len as usize) as usize);
         let (front, own) = (self.guard(1 << record.align) * P::GRANULE, record.requested as usize);
         [(start, front, -(front as isize)), (start + front + own, bytes - front - own, own as isize)]
     }
 
-    /// Checks that a block which becomes live was not written while it was free, and fills its guards.
+    /// Checks that a block about to become live was not written while it was free, and fills its guards.
     pub(super) fn prepare(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
         let record = state.record(number);
         let stream = state.heap(usize::from(record.heap)).stream();
@@ -133,7 +135,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         if self.options.checks.guard {
             let fill = |&(address, bytes, _): &_| {
-                // SAFETY: the guards belong to the block, and no user gets them.
+                // SAFETY: the guards belong to the block, and no user accesses them.
                 unsafe { self.fill(address, bytes, GUARD, stream) }
             };
             if self.guards(state, record).iter().all(fill) {

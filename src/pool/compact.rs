@@ -1,4 +1,4 @@
-//! Compaction: blocks that may be moved are moved together.
+//! Compaction: moves movable blocks together.
 
 use super::segments::{Holder, Record, Request, lane_of};
 use super::source::captures;
@@ -11,21 +11,21 @@ use crate::placement::SegmentPlacement;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 
-/// How many free blocks of a block's own segment are tried as its new place.
+/// Number of free blocks in a block's segment to try as its new place.
 const CHOICES: usize = 8;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Moves the movable blocks of a stream together, by copies in its order: from the least used segments into
-    /// free blocks of the others, and within a segment towards its start. The free memory then lies in fewer and
-    /// larger blocks. The copies are not waited for. Does nothing while a stream of the pool is capturing a graph.
-    /// O(blocks · (log segments + the placement's work)) plus the copies.
+    /// Moves the movable blocks of a stream together, by copies in the stream's order: from the least used segments into free blocks of
+    /// the others, and within a segment towards its start. This leaves the free memory in fewer and larger blocks. Does not wait for the
+    /// copies. Does nothing while a stream of the pool is capturing a graph. O(blocks · (log segments + the placement's work)) plus the
+    /// copies.
     ///
-    /// Returns the requested bytes of the blocks that were moved. [`PoolStats::largest_free`](super::PoolStats::largest_free) of
-    /// [`RawPool::stream_stats`] tells what that gained.
+    /// Returns the total requested bytes of the moved blocks. [`PoolStats::largest_free`](super::PoolStats::largest_free) of
+    /// [`RawPool::stream_stats`] shows the gain.
     ///
     /// # Errors
     ///
-    /// The driver's error for a copy that failed, after which no further block was moved.
+    /// The driver's error for a failed copy, after which no further block moves.
     pub fn compact(&self, stream: u64) -> Result<u64, SourceError> {
         let mut state = self.lock();
         match state.heap_of(stream) {
@@ -36,8 +36,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Moves these blocks of one stream together as [`RawPool::compact`] does movable ones, and tells them where they are then. Returns
-    /// by how many bytes the longest free block of the stream grew.
+    /// Moves these blocks of one stream together as [`RawPool::compact`] moves movable ones, and updates their addresses. Returns by how
+    /// many bytes the longest free block of the stream grew.
     #[cfg(feature = "gpu")]
     pub(super) fn compact_blocks(&self, blocks: &mut [&mut Allocation]) -> Result<u64, PoolError> {
         let mut state = self.lock();
@@ -70,12 +70,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             |record: &Record<_>| *used.entry(record.segment).or_default() += u64::from(record.len);
         state.records().for_each(|(_, record)| count(record));
         let own = |number: &u32| {
-            // Live blocks lie in segments of their own stream.
+            // `Live` blocks lie in segments of their own stream.
             let record = state.record(*number);
             usize::from(record.heap) == heap && record.holder == Holder::Live
         };
         let mut blocks: Vec<u32> = state.extra.movable.iter().copied().filter(own).collect();
-        // Empty the least used segments first, and each from its end.
+        // Empty the least used segments first, each from its end.
         blocks.sort_unstable_by_key(|&number| {
             let record = state.record(number);
             (used[&record.segment], record.segment, core::cmp::Reverse(record.offset))
@@ -97,8 +97,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         outcome.map(|()| moved)
     }
 
-    /// Allocates a better place for a movable block, in a segment that is used more or nearer to the start of its
-    /// own segment. Returns the record of the new place.
+    /// Allocates a better place for a movable block, in a fuller segment or nearer to the start of its current one. Returns the record of
+    /// the new place.
     fn better_place(
         &self,
         state: &mut State<P, S>,
@@ -136,7 +136,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         })
     }
 
-    /// Allocates a place for a block that moves, which counts as no request.
+    /// Allocates a place for a moving block, without counting a request.
     fn allocate_place(state: &mut State<P, S>, segment: u32, request: &Request, heap: usize) -> Option<u32> {
         let number = state.allocate_in(segment, request, heap)?;
         let record = state.record(number);
@@ -145,7 +145,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Some(number)
     }
 
-    /// Copies a block to the place of record `to`, and then swaps the memory of the two records.
+    /// Copies a block to the place of record `to`, then swaps the memory of the two records.
     fn relocate(
         &self,
         state: &mut State<P, S>,
@@ -156,8 +156,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let (from_record, to_record) = (*state.record(number), *state.record(to));
         let (from, target) = (state.address(&from_record), state.address(&to_record));
         let bytes = from_record.len as usize * P::GRANULE;
-        // SAFETY: both blocks are allocated and therefore disjoint; the old one is used on this stream alone, and the
-        // new one was given to no user yet.
+        // SAFETY: both blocks are allocated and therefore disjoint; only this stream uses the old one, and the new one has no user yet.
         let copy = |source: &S, stream: &S::Stream| unsafe { source.copy(from, target, bytes, stream) };
         if let Err(error) = self.call(state, heap, |calls| &mut calls.copy, copy) {
             self.free(state, to);

@@ -5,7 +5,7 @@
 use crate::plan::PlanError;
 use core::fmt;
 
-/// A number of bytes, which is shown as such below 1 KiB, in KiB below 1 MiB, and in MiB beyond.
+/// A number of bytes, shown in bytes below 1 KiB, in KiB below 1 MiB, and in MiB beyond.
 #[derive(Clone, Copy)]
 pub(super) struct Size(pub u64);
 
@@ -25,7 +25,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Lets `Debug` show the sentence of an error too, since a `main` that returns an error prints that.
+/// Makes `Debug` print an error's message, because a `main` that returns an error prints `Debug`.
 macro_rules! debug_as_display {
     ($($error:ty),+) => {$(
         impl ::core::fmt::Debug for $error {
@@ -75,7 +75,7 @@ const NAMES: &[(i64, &str)] = &[
     (999, "UNKNOWN"),
 ];
 
-/// The codes of Vulkan's core, and that of shared memory, without `VK_ERROR_`, by code.
+/// Vulkan's core error codes and the one for shared memory, and their names without `VK_ERROR_`, by code.
 #[rustfmt::skip]
 const VULKAN: &[(i64, &str)] = &[
     (-1_000_072_003, "INVALID_EXTERNAL_HANDLE"), (-13, "UNKNOWN"), (-12, "FRAGMENTED_POOL"), (-11, "FORMAT_NOT_SUPPORTED"),
@@ -84,8 +84,8 @@ const VULKAN: &[(i64, &str)] = &[
     (-2, "OUT_OF_DEVICE_MEMORY"), (-1, "OUT_OF_HOST_MEMORY"),
 ];
 
-/// Returns the name of the code that a function of the driver has returned, in its two parts; `None` if `call` is none of CUDA's
-/// or Vulkan's, or the code is newer.
+/// Returns the prefix and the name of an error code that the driver function `call` returned; `None` if the function is neither CUDA's
+/// nor Vulkan's, or the code is not in the tables.
 fn code_name(call: &str, code: i64) -> Option<(&'static str, &'static str)> {
     let is_of = |prefix| {
         let rest: Option<&str> = call.strip_prefix(prefix);
@@ -102,7 +102,7 @@ fn code_name(call: &str, code: i64) -> Option<(&'static str, &'static str)> {
     Some((prefix, names[place].1))
 }
 
-/// Returns what to do about a code, beyond what its kind says.
+/// Returns advice about a code, beyond what its kind says.
 const fn advice(code: i64) -> Option<&'static str> {
     Some(match code {
         34 => {
@@ -124,12 +124,11 @@ const fn advice(code: i64) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SourceErrorKind {
-    /// The device has no room. Giving memory back and asking again may help.
+    /// The device has no room. Freeing memory and trying again may help.
     OutOfMemory,
     /// The source does not support this operation.
     Unsupported,
-    /// The arguments were refused, for example an unknown address or a size that is not a multiple of the
-    /// granularity.
+    /// The source refused the arguments, for example an unknown address or a size that is not a multiple of the granularity.
     Invalid,
     /// A stream is capturing a graph, which does not allow this call.
     Capturing,
@@ -145,19 +144,19 @@ pub(crate) const fn kind(code: u32) -> SourceErrorKind {
     match code {
         2 => SourceErrorKind::OutOfMemory,
         801 => SourceErrorKind::Unsupported,
-        // A value, a device, a handle, and memory that is registered already or not.
+        // An invalid value, device or handle, or memory that is already registered, or not registered.
         1 | 101 | 400 | 712 | 713 => SourceErrorKind::Invalid,
         900..=908 => SourceErrorKind::Capturing,
-        // The driver or the context has ended.
+        // The driver or the context has shut down.
         4 | 709 => SourceErrorKind::Lost,
-        // "This leaves the process in an inconsistent state and any further CUDA work will return the same error. To continue
-        // using CUDA, the process must be terminated and relaunched", or memory and links that are broken.
+        // "This leaves the process in an inconsistent state and any further CUDA work will return the same error. To continue using CUDA,
+        // the process must be terminated and relaunched". Also broken memory and links.
         214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 | 810 | 911 => SourceErrorKind::Lost,
         _ => SourceErrorKind::Other,
     }
 }
 
-/// A call of a source or a stream failed.
+/// The error of a failed call to a source or a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SourceError {
     /// The kind of failure, which tells the pool what it can still do.
@@ -169,7 +168,7 @@ pub struct SourceError {
 }
 
 impl SourceError {
-    /// Makes the error of a call that no driver has refused.
+    /// Makes an error that has no driver's code.
     #[cfg(any(feature = "gpu", feature = "vulkan"))]
     pub(crate) const fn new(kind: SourceErrorKind, call: &'static str) -> Self {
         Self { kind, call, code: 0 }
@@ -214,22 +213,21 @@ impl core::error::Error for SourceError {}
 /// A pool, and every pool that it falls back to, had no room. All figures are in bytes; the message shows them in KiB and MiB.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Bytes that were requested.
+    /// Requested bytes.
     pub requested: usize,
-    /// Alignment that was requested.
+    /// Requested alignment in bytes.
     pub align: usize,
     /// Free bytes in the pool's segments.
     pub free: usize,
     /// Bytes in the pool's segments.
     pub reserved: usize,
-    /// The most that the pool may reserve; `usize::MAX` if there is no limit.
+    /// The most bytes that the pool may reserve; `usize::MAX` if there is no limit.
     pub limit: usize,
-    /// The pool's largest free block. If `free` is at least `requested` and this is less, fragmentation was the
-    /// obstacle.
+    /// Bytes of the pool's largest free block. If `free` is at least `requested` and this is less, fragmentation was the obstacle.
     pub largest_free: usize,
     /// The source's error when the pool last tried to reserve more; `None` if the pool's own limit forbade it.
     pub source: Option<SourceError>,
-    /// The name of every pool that was asked, in order, with the bytes that it has reserved.
+    /// The name and the reserved bytes of every pool that was tried, in order.
     pub pools: Vec<(String, usize)>,
 }
 
@@ -258,7 +256,7 @@ impl fmt::Display for OutOfMemory {
 debug_as_display!(OutOfMemory);
 impl core::error::Error for OutOfMemory {}
 
-/// Why a pool could not be made, could not satisfy a request, or did not free a block, or why a place of a plan is not available.
+/// Why a pool could not be made, satisfy a request or free a block, or why a plan's buffer is not available.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -271,8 +269,8 @@ pub enum PoolError {
         /// The most bytes that one block may have.
         max: usize,
     },
-    /// Memory was written while it was free ([`PoolOptions::fill`](super::PoolOptions::fill)). The block that was to be
-    /// allocated stays out of use.
+    /// Memory was written while it was free ([`PoolOptions::fill`](super::PoolOptions::fill)). The pool keeps the affected block out of
+    /// use.
     #[error("the byte at {address:#x} was written while its memory was free")]
     WrittenAfterFree {
         /// The address of the first changed byte.
@@ -281,11 +279,11 @@ pub enum PoolError {
     /// The pool already has 65,535 streams, the most it can.
     #[error("the pool already has 65535 streams, the most it can")]
     TooManyStreams,
-    /// The stream belongs to another device than the pool's memory, so its work would not be ordered with the work on that memory.
+    /// The stream belongs to a different device than the pool's memory, so its work would not be ordered with the work on that memory.
     #[error("the stream is of another device than the pool's memory")]
     OtherDevice,
-    /// A stream of the pool is capturing a graph, and the request of another stream cannot be satisfied before memory
-    /// is released or work is waited for, which could spoil the capture.
+    /// A stream of the pool is capturing a graph, and another stream's request needs the pool to release memory or wait for work, which
+    /// could spoil the capture.
     #[error("a stream is capturing a graph, and the request needs a driver call that a capture forbids")]
     Capturing,
     /// The stream is not capturing a graph.
@@ -313,7 +311,7 @@ pub enum PoolError {
     /// The plan has no buffer with this number.
     #[error("the plan has no buffer {slot}")]
     NoSlot {
-        /// The number that was requested.
+        /// The requested number.
         slot: usize,
     },
     /// The buffer of a plan is already live.
@@ -322,8 +320,7 @@ pub enum PoolError {
         /// The buffer's number.
         slot: usize,
     },
-    /// Another live buffer occupies its memory: their lifetimes do not overlap in the plan, but they do in the
-    /// program.
+    /// Another live buffer occupies the buffer's memory: their lifetimes do not overlap in the plan, but they do in the program.
     #[error("buffer {slot} of the plan shares memory with buffer {with}, which is still live")]
     SlotOverlap {
         /// The buffer's number.
@@ -342,7 +339,7 @@ pub enum PoolError {
         /// The requested length in bytes.
         asked: usize,
     },
-    /// Its planned offset is not aligned to 256 bytes, as typed buffers require.
+    /// The buffer's planned offset is not aligned to 256 bytes, as typed buffers require.
     #[error("buffer {slot} of the plan is not aligned to 256 bytes")]
     SlotAlign {
         /// The buffer's number.
@@ -354,13 +351,13 @@ pub enum PoolError {
         /// The buffer's number.
         slot: usize,
     },
-    /// Buffers of a [`Pattern`](super::Pattern)'s old plan are live. The old plan stays, and the iteration is allocated from it.
+    /// Buffers of a [`Pattern`](super::Pattern)'s old plan are still live. The old plan stays, and the iteration allocates from it.
     #[error("{live} buffers of the old plan are still live")]
     SlotsLive {
         /// The number of these buffers.
         live: usize,
     },
-    /// The requests cannot be planned. All requests of a [`Pattern`](super::Pattern) go to the pool.
+    /// The requests cannot be planned. A [`Pattern`](super::Pattern) passes all its requests to the pool.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }

@@ -1,4 +1,4 @@
-//! The front of a pool: the methods that its users call.
+//! A pool's front: the methods for programs.
 
 #![forbid(unsafe_code)]
 
@@ -16,8 +16,7 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Allocates like [`RawPool::allocate_aligned`], but returns an [`Allocation`], which does not free the block when
-    /// it is dropped.
+    /// Allocates like [`RawPool::allocate_aligned`], but returns an [`Allocation`], which does not free the block when dropped.
     ///
     /// # Errors
     ///
@@ -39,7 +38,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.allocate_slow(request, stream, Location::caller())
     }
 
-    /// Allocates a block if its stream's heap had no room at once, and measures the request if the options say so.
+    /// Allocates a block after the fast path failed, and measures the request if the options ask for that.
     #[inline(never)]
     fn allocate_slow(
         &self,
@@ -62,7 +61,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         allocated
     }
 
-    /// Satisfies a request under the lock of everything: one that its stream's heap has no room for, or that others hear of.
+    /// Satisfies a request under the lock of everything, because its stream's heap has no room or other parts of the pool must see it.
     fn allocate_locked(
         &self,
         mut request: Request,
@@ -72,7 +71,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let mut state = self.lock();
         let heap = match state.heap_of(stream.id()) {
             _ if state.order.asks && !matches!(stream.capture(), Ok(None)) => {
-                // Memory of a device that was lost is no use to anyone.
+                // Memory of a lost device is useless.
                 if let Err(error) = stream.capture() {
                     if error.kind == SourceErrorKind::Lost {
                         return Err(error.into());
@@ -116,8 +115,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Ok(self.new_allocation(address, request.bytes, number, serial))
     }
 
-    /// Tells the trace and the usage statistics of a block that became live. Apart from its class it is `asked`
-    /// granules long.
+    /// Reports a block that became live to the trace and the usage statistics. `asked` is its length in granules before rounding to a
+    /// class.
     #[cold]
     fn watch_allocation(&self, state: &mut State<P, S>, number: u32, asked: usize) {
         if state.extra.trace.is_some() {
@@ -130,7 +129,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Runs the chosen checks when a block becomes live.
+    /// Runs the chosen checks on a block that becomes live.
     #[cold]
     fn check_new(
         &self,
@@ -144,7 +143,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.prepare(state, number)
     }
 
-    /// Opens a heap for a stream with `open`, if need be in the place of a stream that the program has dropped.
+    /// Opens a heap for a stream with `open`, if necessary in place of a stream that the program dropped.
     #[cold]
     pub(super) fn open_heap(
         &self,
@@ -162,8 +161,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         open(state).ok_or(PoolError::TooManyStreams)
     }
 
-    /// Reserves a segment of at least `bytes` bytes for `stream` now, so that later requests need no driver call. While
-    /// the stream is being captured, it is for the graph.
+    /// Reserves a segment of at least `bytes` bytes for `stream` now, so that later requests need no driver call. During a capture of the
+    /// stream, the segment belongs to the graph.
     ///
     /// # Errors
     ///
@@ -181,7 +180,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Returns the statistics. O(stream heaps that have changed since they were last asked for).
+    /// Returns the statistics. O(stream heaps that have changed since the last call).
     pub fn stats(&self) -> PoolStats {
         let state = self.lock();
         let largest = state.largest_free();
@@ -194,8 +193,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         stats
     }
 
-    /// Counts a copy of `bytes` bytes to or from the pool's blocks, or a fill of them, and the time that it took if that is known.
-    /// Code that makes such copies calls this; [`PoolStats::copies`] shows the sums. O(1), without a lock.
+    /// Counts a copy of `bytes` bytes to or from the pool's blocks, or a fill of them, and its duration if that is known. Code that makes
+    /// such copies calls this; [`PoolStats::copies`] shows the sums. O(1), without a lock.
     pub fn count_copy(&self, direction: Direction, bytes: usize, time: Option<Duration>) {
         self.copies.count(direction, bytes);
         if let Some(time) = time {
@@ -203,7 +202,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Returns the statistics of one stream, `None` if the pool does not know it. O(1).
+    /// Returns the statistics of one stream; `None` if the pool does not know the stream. O(1).
     pub fn stream_stats(&self, stream: u64) -> Option<PoolStats> {
         let mut state = self.lock();
         let heap = state.heap_of(stream)?;
@@ -211,16 +210,16 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Some(state.figures_of(heap).stats(largest, SourceCalls::default()))
     }
 
-    /// Sets a hook that gets the blocks which were never freed, if there are any, when the pool is dropped. Without
-    /// a hook they are written to standard error if [`PoolOptions::sites`](super::PoolOptions::sites) is on.
+    /// Sets a hook to call with the leaked blocks, if there are any, when the pool is dropped. Without a hook, the pool prints them to
+    /// standard error if [`PoolOptions::sites`](super::PoolOptions::sites) is on.
     pub fn on_leak(&self, hook: impl FnOnce(&[BlockSnapshot]) + Send + 'static) {
         *self.on_leak.lock() = Some(Box::new(hook));
     }
 
-    /// Registers a hook that is asked to give memory back before a request fails. Hooks are called by priority,
-    /// then in the order of registration, outside the pool's lock, and may free blocks of the pool.
+    /// Registers a hook that can free memory before a request fails. The pool calls hooks by priority, then in the order of registration,
+    /// outside its lock; they may free blocks of the pool.
     ///
-    /// Returns the number with which it can be removed; `None` if sixteen hooks are registered already.
+    /// Returns the hook's number, for removal; `None` if sixteen hooks are already registered.
     pub fn register(&self, priority: u8, hook: crate::front::pressure::Hook) -> Option<u64> {
         self.hooks.0.lock().insert(priority, hook)
     }
@@ -230,9 +229,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.hooks.0.lock().remove(id)
     }
 
-    /// Lets each segment's stream wait for work of other streams on its blocks, and for launches of graphs, so that the
-    /// segment can be released in that stream's order. Returns the segments for which the driver refused that. For the
-    /// end of a pool.
+    /// Makes each segment's stream wait for other streams' work on its blocks, and for launches of graphs, so that a pool that ends can
+    /// release the segment in that stream's order. Returns the segments for which the driver failed.
     fn order_releases(&self, state: &State<P, S>) -> BTreeSet<u32> {
         let mut busy = BTreeSet::new();
         let unordered =
@@ -252,7 +250,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             let waiting = queue.marks.iter().filter(|mark| Self::waits(state, mark));
             waiting.for_each(|mark| follow(mark.record, &queue.stream));
         }
-        // Blocks that were never freed.
+        // Leaked blocks.
         for (&number, users) in &state.order.users {
             users.iter().for_each(|user| follow(number, user));
         }
@@ -266,15 +264,15 @@ impl<P: SegmentPlacement, S: Source> fmt::Debug for RawPool<P, S> {
     }
 }
 
-/// Waits for freed blocks that are still in use, and gives all segments back, including those with blocks that were
-/// never freed. If the driver fails while it waits, the segments that work may still use stay reserved.
+/// Waits for freed blocks that are still in use, and releases all segments, including those with leaked blocks. If the driver fails
+/// during the waits, segments that work may still use stay reserved.
 impl<P: SegmentPlacement, S: Source> Drop for RawPool<P, S> {
     fn drop(&mut self) {
         let leaks = self.leaks();
         let hook = self.on_leak.get_mut().take();
         match hook {
             Some(hook) if !leaks.is_empty() => hook(&leaks),
-            // A standard error that takes nothing is no reason for a panic.
+            // A failed write to standard error must not cause a panic.
             None if self.options.checks.sites => {
                 let mut err = std::io::stderr();
                 leaks
@@ -290,34 +288,32 @@ impl<P: SegmentPlacement, S: Source> Drop for RawPool<P, S> {
         for number in free.collect::<std::vec::Vec<u32>>() {
             let entry = state.entry_mut(number);
             entry.live = entry.holes;
-            // There is no caller left who could see an error.
+            // No caller is left to receive an error.
             let _ = self.release(&mut state, number);
         }
     }
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule. A request for 0 bytes takes one
-    /// granule. O(log segments) plus the placement's work unless memory must be found elsewhere, which takes driver
-    /// calls.
+    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule. A request for 0 bytes occupies one granule. O(log segments)
+    /// plus the placement's work unless memory must be found elsewhere, which takes driver calls.
     ///
     /// # Errors
     ///
-    /// [`PoolError::OutOfMemory`] if there is no room after all that could be done, [`PoolError::TooLarge`] if the
-    /// request exceeds what a segment can hold, [`PoolError::Capturing`] if it needs a driver call during a graph
-    /// capture, and the other cases of [`PoolError`].
+    /// [`PoolError::OutOfMemory`] if there is no room after all recovery measures, [`PoolError::TooLarge`] if the request exceeds what a
+    /// segment can hold, [`PoolError::Capturing`] if it needs a driver call during a graph capture, and the other cases of [`PoolError`].
     #[track_caller]
     pub fn allocate(&self, bytes: usize, stream: &S::Stream) -> Result<PoolBlock<'_, P, S>, PoolError> {
         self.allocate_aligned(bytes, 1, stream)
     }
 
-    /// Makes `count` blocks of `bytes` bytes ready for `stream`, so that as many requests of that size need no driver call
-    /// unless memory is freed meanwhile. Memory that another size was made ready in is used for this one too; [`RawPool::preallocate`]
-    /// reserves for all sizes together. O(count) requests.
+    /// Makes `count` blocks of `bytes` bytes ready for `stream`, so that as many requests of that size need no driver call, unless frees
+    /// in between change the pool. Calls for several sizes share the same memory; to reserve for all sizes together, use
+    /// [`RawPool::preallocate`]. O(count) requests.
     ///
     /// # Errors
     ///
-    /// The errors of [`RawPool::allocate`]. Segments that were reserved by then stay in the pool.
+    /// The errors of [`RawPool::allocate`]. Segments reserved before the error stay in the pool.
     #[track_caller]
     pub fn preallocate_blocks(
         &self,
@@ -329,9 +325,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         ready.collect::<Result<std::vec::Vec<_>, _>>().map(drop)
     }
 
-    /// Allocates up to `count` blocks of `bytes` bytes like [`RawPool::allocate_raw`] with the pool's granule as alignment, appends them to `blocks`,
-    /// and returns how many there are: all, unless a request fails, which another one then tells the reason of. Blocks that the
-    /// stream's free memory has room for take one lock together; a [timed](super::PoolOptions::timed) pool and one with checks or ages take it for each.
+    /// Allocates up to `count` blocks of `bytes` bytes like [`RawPool::allocate_raw`] aligned to the granule, appends them to `blocks`,
+    /// and returns their number. This stops at the first failed request; another request then returns the error. Blocks from the stream's
+    /// free memory take one lock together; [timed](super::PoolOptions::timed) pools and pools with checks or ages take the lock for each
+    /// block.
     #[track_caller]
     pub fn allocate_many(
         &self,
@@ -375,15 +372,15 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 }
 
-/// A block of a pool that is freed when it is dropped.
+/// A block of a pool; dropping it frees the block.
 ///
-/// One of [`RawPool::allocate_movable`] may be moved by [`RawPool::compact`]: its address is valid until the next compaction of its
-/// stream. It stays where it is while other streams use it ([`RawPool::record_stream`]).
+/// [`RawPool::compact`] may move a block from [`RawPool::allocate_movable`]: its address is valid until the next compaction of its
+/// stream. The block does not move while other streams use it ([`RawPool::record_stream`]).
 pub struct PoolBlock<'a, P: SegmentPlacement, S: Source> {
     pool: &'a RawPool<P, S>,
     /// Whether compaction may move the block.
     movable: bool,
-    /// Taken when the buffer is dropped.
+    /// `None` once the block is dropped or converted.
     allocation: Option<Allocation>,
 }
 
@@ -392,7 +389,7 @@ impl<'a, P: SegmentPlacement, S: Source> PoolBlock<'a, P, S> {
         Self { pool, movable: false, allocation: Some(allocation) }
     }
 
-    /// Returns the device address of the first byte. O(1), inside the pool's lock if the block may be moved.
+    /// Returns the device address of the first byte. O(1), inside the pool's lock if the block is movable.
     pub fn address(&self) -> usize {
         let Some(block) = &self.allocation else { return 0 };
         if !self.movable {
@@ -408,21 +405,21 @@ impl<'a, P: SegmentPlacement, S: Source> PoolBlock<'a, P, S> {
         self.allocation.as_ref().map_or(0, Allocation::bytes)
     }
 
-    /// Returns the current start and size in bytes of the segment that contains the buffer. O(1).
+    /// Returns the current start and size in bytes of the segment that contains the block. O(1).
     pub fn segment(&self) -> (usize, usize) {
         let segment = self.allocation.as_ref().and_then(|allocation| self.pool.segment_of(allocation));
         segment.map_or((0, 0), |segment| (segment.address.get(), segment.bytes))
     }
 
-    /// Returns the pool that the buffer comes from.
+    /// Returns the block's pool.
     pub fn pool(&self) -> &'a RawPool<P, S> {
         self.pool
     }
 
-    /// Notes that work on `stream` uses the buffer; see [`RawPool::record_stream`].
+    /// Notes that work on `stream` uses the block; see [`RawPool::record_stream`].
     ///
-    /// This only determines when the memory may be used again. The caller must still make `stream` wait until the
-    /// buffer's own stream has produced the contents, as for any work that one stream takes over from another.
+    /// This only determines when the pool may reuse the memory. The caller must still make `stream` wait until the block's own stream has
+    /// produced the contents, as for any data that passes between streams.
     pub fn used_on(&self, stream: &S::Stream) {
         if let Some(allocation) = &self.allocation {
             let noted = self.pool.record_stream(allocation, stream);
@@ -430,7 +427,7 @@ impl<'a, P: SegmentPlacement, S: Source> PoolBlock<'a, P, S> {
         }
     }
 
-    /// Returns the allocation without freeing it. The caller must free it with [`RawPool::deallocate`]. It is not moved any more.
+    /// Returns the allocation without freeing it. The caller must free it with [`RawPool::deallocate`]. The block no longer moves.
     pub fn into_raw(mut self) -> Option<Allocation> {
         let address = self.address();
         let mut allocation = self.allocation.take();
@@ -461,7 +458,7 @@ impl<P: SegmentPlacement, S: Source> fmt::Debug for PoolBlock<'_, P, S> {
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a block that may be moved.
+    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a movable block.
     ///
     /// # Errors
     ///
@@ -481,7 +478,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Ok(PoolBlock { pool: self, movable: true, allocation: Some(allocation) })
     }
 
-    /// Forgets that a block may be moved.
+    /// Makes a block no longer movable.
     fn fix(&self, allocation: &Allocation) {
         let mut state = self.lock();
         if let Ok(number) = self.record(&state, allocation) {

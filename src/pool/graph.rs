@@ -1,5 +1,5 @@
-//! Memory of graphs. Memory that a stream allocates and frees while it is captured stays with the graph, because every launch of the
-//! graph uses it again, until the program gives the graph up.
+//! Memory of graphs. Memory that a captured stream allocates and frees stays with the graph until the program gives the graph up, because
+//! every launch uses it again.
 
 #![forbid(unsafe_code)]
 
@@ -12,8 +12,8 @@ use crate::placement::SegmentPlacement;
 use core::fmt;
 
 impl<P: SegmentPlacement, S: Source> State<P, S> {
-    /// Returns the stream heap for requests of `stream`: a private one if it is being captured, else its usual one. `None` if a new one
-    /// is needed and there are too many.
+    /// Returns the stream heap for requests of `stream`: a private one if the stream is being captured, else its usual one. `None` if
+    /// that would be one too many.
     #[cold]
     pub(super) fn heap_in_capture(&mut self, stream: &S::Stream) -> Option<usize> {
         let id = stream.id();
@@ -29,7 +29,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Some(heap)
     }
 
-    /// Notes that a stream uses a live block, in case it is being captured.
+    /// Records that a stream uses a live block, if the stream is being captured.
     #[cold]
     pub(super) fn touch_in_capture(&mut self, number: u32, stream: &S::Stream) {
         if let Some(capture) = self.order.capture_of(stream) {
@@ -45,7 +45,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         }
     }
 
-    /// Returns whether a block that is about to be freed may be one that a capture has used. Asks its stream.
+    /// Returns whether a capture may have used a block that is about to be freed. Queries the block's stream.
     #[inline(always)]
     pub(super) fn may_be_kept(&self, number: u32) -> bool {
         let record = self.record(number);
@@ -62,7 +62,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         let (heap, shared, serial) =
             (usize::from(record.heap), record.holder == Holder::Shared, record.serial);
         if self.heap(heap).private {
-            // Within a graph nothing orders the branches of two streams.
+            // Within a graph, nothing orders the branches of two streams.
             let of = |capture: &Capture<S>| capture.heaps.contains(&heap);
             return if shared { Some((self.order.captures.iter().position(of)?, Vec::new())) } else { None };
         }
@@ -79,7 +79,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Keeps a block that is about to be freed if a capture has used it. Returns whether it does.
+    /// Keeps a block that is about to be freed if a capture has used it. Returns whether it keeps the block.
     #[cold]
     pub(super) fn keep_for_graph(&self, state: &mut State<P, S>, number: u32) -> bool {
         let Some((capture, others)) = state.keeper(number) else { return false };
@@ -91,16 +91,16 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         true
     }
 
-    /// Returns a handle to the memory that the capture of `stream` gets from this pool, which stays with the graph
-    /// until the handle is dropped. To be called while the stream is being captured.
+    /// Returns a handle to the memory that the capture of `stream` allocates from this pool, which stays with the graph until the handle
+    /// is dropped. Call this while the stream is being captured.
     ///
-    /// A pool notices a capture by itself. Requests of a captured stream have segments of their own, which grow if need be. A block that
-    /// is freed there goes only to later requests of the same stream and capture. Other blocks that are freed while their stream is
-    /// captured, or that a captured stream was noted to use ([`RawPool::record_stream`]), are kept as well. Without a handle all this
-    /// lasts until [`RawPool::release_capture`], or as long as the pool.
+    /// A pool detects captures by itself. Requests of a captured stream use separate segments, which grow as needed. Only later requests
+    /// of the same stream and capture reuse a block freed there. The pool also keeps other blocks that are freed while their stream is
+    /// captured, or that a captured stream uses ([`RawPool::record_stream`]). Without a handle, all this lasts until
+    /// [`RawPool::release_capture`], or as long as the pool.
     ///
-    /// A block that was allocated before the capture, is used by the graph and is freed after the capture has
-    /// ended is not seen: it must live as long as the graph, like every other input.
+    /// The pool does not see that the graph uses a block allocated before the capture and freed after it: such a block must live as long
+    /// as the graph, like every other input.
     ///
     /// ```
     /// use allotment::pool::{DevicePool, PoolOptions};
@@ -132,8 +132,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Ok(GraphMemory { pool: self, id: state.order.captures[place].id })
     }
 
-    /// Frees the memory of a capture once its graph is launched no more, as dropping its [`GraphMemory`] does, for programs
-    /// that know the capture by its number only. Returns whether the pool had memory of it. O(captures).
+    /// Frees the memory of a capture, as dropping its [`GraphMemory`] does, for programs that know only the capture's number. Call this
+    /// once the graph is never launched again. Returns whether the pool had memory of the capture. O(captures).
     pub fn release_capture(&self, id: u64) -> bool {
         let mut state = self.lock();
         let Some(capture) = state.order.captures.iter_mut().find(|capture| capture.id == id) else {
@@ -144,7 +144,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         true
     }
 
-    /// Frees the memory of graphs that were given up. A stream that is being captured keeps it until that has ended.
+    /// Frees the memory of graphs that were given up. A capture that is still under way keeps its memory until it ends.
     pub(super) fn settle_graphs(&self, state: &mut State<P, S>) {
         state.order.is_recording();
         let mut place = 0;
@@ -161,7 +161,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             });
             for heap in heaps {
                 state.heap_mut(heap).private = false;
-                // Its fence must come after the launches.
+                // The heap's next fence must come after the launches.
                 state.heap_mut(heap).frees += 1;
                 state.retire(heap);
             }
@@ -179,7 +179,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.order.asks = self.options.notices_captures || !state.order.captures.is_empty();
     }
 
-    /// Makes the streams of a graph's memory wait for the graph's launches. Returns whether the driver did so.
+    /// Makes the streams of a graph's memory wait for the graph's launches. Returns whether the driver succeeded.
     pub(super) fn order_after_launches(&self, state: &State<P, S>, place: usize) -> bool {
         let Capture { heaps, launches, .. } = &state.order.captures[place];
         heaps.iter().map(|&heap| state.heap(heap).stream()).all(|stream| {
@@ -190,9 +190,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 }
 
-/// The memory that the capture of a graph got from a pool. Dropping it gives the memory up: to be done once the graph
-/// is launched no more. Launches that are still under way must be on the captured stream or noted with
-/// [`GraphMemory::launched_on`].
+/// The memory that a graph's capture allocated from a pool. Dropping this gives the memory up; do so once the graph is never launched
+/// again. Launches still under way must be on the captured stream or recorded with [`GraphMemory::launched_on`].
 pub struct GraphMemory<'a, P: SegmentPlacement, S: Source> {
     pool: &'a RawPool<P, S>,
     id: u64,
@@ -204,7 +203,7 @@ impl<P: SegmentPlacement, S: Source> GraphMemory<'_, P, S> {
         self.id
     }
 
-    /// Records a launch of the graph on `stream`: its memory is not used for anything else before the launch is done.
+    /// Records a launch of the graph on `stream`: the pool does not reuse the graph's memory before the launch is done.
     pub fn launched_on(&self, stream: &S::Stream) {
         let mut state = self.pool.lock();
         let own = state.order.captures.iter_mut().find(|capture| capture.id == self.id);
@@ -214,7 +213,7 @@ impl<P: SegmentPlacement, S: Source> GraphMemory<'_, P, S> {
         }
     }
 
-    /// Returns the bytes of the segments that are private to the graph. O(segments).
+    /// Returns the total size in bytes of the graph's private segments. O(segments).
     pub fn bytes(&self) -> usize {
         let state = self.pool.lock();
         let capture = state.order.captures.iter().find(|capture| capture.id == self.id);

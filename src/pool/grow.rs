@@ -8,8 +8,8 @@ use crate::placement::SegmentPlacement;
 use core::ops::Range;
 use core::ptr;
 
-/// [`PoolOptions::fitted_segments`](super::PoolOptions::fitted_segments) reserves more than the request while at most one part in this many of the reserved memory is
-/// free.
+/// [`PoolOptions::fitted_segments`](super::PoolOptions::fitted_segments) reserves more than the request needs while at most 1/`FREE_PART`
+/// of the reserved memory is free.
 const FREE_PART: u64 = 10;
 
 fn round_up(bytes: usize, step: usize) -> usize {
@@ -17,22 +17,22 @@ fn round_up(bytes: usize, step: usize) -> usize {
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Contiguous bytes that `request` is sure to fit into.
+    /// Returns a number of contiguous bytes in which `request` always fits.
     fn piece(&self, request: &Request) -> usize {
         let granule = P::GRANULE;
-        // The bytes in front of the first multiple of the alignment, if the source aligns less than that.
+        // The most bytes before the first multiple of the alignment, if the source's alignment is lower.
         let align = request.align * granule;
         let skipped = align.saturating_sub(self.source.alignment().max(granule));
         request.len.saturating_mul(granule).saturating_add(skipped)
     }
 
-    /// Returns the bytes of the smallest segment for `request`.
+    /// Returns the size in bytes of the smallest segment for `request`.
     pub(super) fn needed(&self, request: &Request) -> usize {
         round_up(self.piece(request), self.source.granularity())
     }
 
-    /// Adds memory to the stream heap so that `request` fits, and returns the segment: refilled holes if there are any, else
-    /// a segment lengthened in place, else a new one.
+    /// Adds memory to the stream heap so that `request` fits, and returns the segment: refilled holes if possible, else a segment
+    /// lengthened in place, else a new one.
     pub(super) fn grow(
         &self,
         state: &mut State<P, S>,
@@ -54,7 +54,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             Err(Denied::Source(error)) => error.is_out_of_memory(),
         };
         if no_room {
-            // Try once more with as little as will do.
+            // Try once more with the least that suffices.
             let least = match self.lengthen(state, request, heap, 0) {
                 None if wished > need => Some(self.reserve(state, request.kind, heap, need)),
                 least => least,
@@ -67,7 +67,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         result
     }
 
-    /// Releases empty segments whose work is done, and pages between blocks, up to as many bytes as the pool is about to reserve.
+    /// Releases empty segments whose work is done, and pages between blocks, to make up for the bytes that the pool is about to reserve.
     pub(super) fn make_way(&self, state: &mut State<P, S>, request: &Request, heap: usize) {
         if state.order.is_recording() {
             return;
@@ -79,7 +79,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Releases empty segments whose work is done, short ones first, until these are `wished` bytes. Returns the released bytes.
+    /// Releases empty segments whose work is done, short ones first, until they amount to `wished` bytes. Returns the number of released
+    /// bytes.
     pub(super) fn release_over(&self, state: &mut State<P, S>, wished: usize) -> usize {
         let shorter = |number, entry: &Entry<P>| (entry.memory.bytes, number);
         self.release_empty(state, shorter, |state, number, released| {
@@ -88,7 +89,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         })
     }
 
-    /// Returns the bytes of the next segment, at least `need`.
+    /// Returns the size in bytes of the next segment, at least `need`.
     fn wished(&self, state: &State<P, S>, request: &Request, need: usize, heap: usize) -> usize {
         let options = &self.options;
         let granularity = self.source.granularity();
@@ -116,12 +117,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         round_up(bytes, granularity).min(longest / granularity * granularity).max(need)
     }
 
-    /// Returns the bytes of a segment for several requests like `request`, up to `most`. O(most / the request).
+    /// Returns the size in bytes, up to `most`, of a segment for several requests like `request`. O(most / the request).
     fn fitted(&self, state: &State<P, S>, request: &Request, most: usize) -> usize {
         let (piece, granularity) = (self.piece(request), self.source.granularity());
         let figures = &state.figures;
         let free = figures.counted.reserved.current.saturating_sub(figures.active());
-        // The free memory is in pieces that are too short, and another large segment would only add to them.
+        // All free pieces are too short for the request, and another large segment would only add to them.
         if free > figures.counted.reserved.current / FREE_PART {
             return piece;
         }
@@ -137,8 +138,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         best.2
     }
 
-    /// Lengthens a segment of the stream heap by at least `step` bytes, and so that `request` fits behind its last block.
-    /// `None` if no segment can be lengthened.
+    /// Lengthens a segment of the stream heap by at least `step` bytes, and so that `request` fits after its last block. `None` if no
+    /// segment can grow.
     fn lengthen(
         &self,
         state: &mut State<P, S>,
@@ -176,10 +177,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let entry = state.entry_mut(number);
         entry.memory = memory;
         let start = ptr::without_provenance_mut(memory.address.get());
-        // SAFETY: the source has lengthened the segment by these bytes, and a pool's metadata never touches the
-        // memory.
+        // SAFETY: the source lengthened the segment by these bytes, and a pool's metadata never touches the memory.
         if let Err(error) = unsafe { entry.placement.extend(start, bytes) } {
-            // The bytes stay reserved and come back with the segment.
+            // The bytes stay reserved until the segment is released.
             debug_assert!(false, "{error}");
         }
         state.note(heap, |figures| figures.reserve(bytes as u64, 0));
@@ -188,7 +188,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Some(Ok(number))
     }
 
-    /// Returns the free bytes behind the last block of a segment. O(records).
+    /// Returns the number of free bytes after the last block of a segment. O(records).
     pub(super) fn free_tail(&self, state: &State<P, S>, segment: u32) -> usize {
         let granules = state.entry(segment).placement.granules();
         let own = state.records().filter(|(_, record)| record.segment == segment);
@@ -199,14 +199,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Returns the granules per page; 0 if the source cannot take pages back.
+    /// Returns the number of granules per page; 0 if the source cannot unmap pages.
     fn page(&self) -> usize {
         self.source.page() / P::GRANULE
     }
 
-    /// Gives up to `wished` bytes of free pages in the stream heap's segments back to the device, and returns how many
-    /// bytes that was. Does nothing while work of the stream heap may still run. O(holes) calls of the placement and of
-    /// the source.
+    /// Releases free pages in the stream heap's segments to the device until they amount to `wished` bytes, and returns the number of
+    /// released bytes. Does nothing while work of the stream heap may still run. O(holes) calls to the placement and the source.
     pub(super) fn punch(&self, state: &mut State<P, S>, heap: usize, wished: usize) -> usize {
         let page = self.page();
         if page == 0 || state.heap(heap).private || !self.is_over(state, heap) {
@@ -216,8 +215,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let mut given = 0;
         for segment in segments {
             while given < wished {
-                // Try the longest run of whole pages first: all of the longest free block, or one page less if that
-                // block does not start at a page boundary.
+                // Try the longest run of whole pages first: the whole longest free block, or one page less if that block does not start
+                // at a page boundary.
                 let longest = state.entry(segment).placement.largest() / page;
                 let wanted = longest.min((wished - given).div_ceil(self.source.page()));
                 let runs = [wanted, wanted.saturating_sub(1)].into_iter().filter(|&pages| pages > 0);
@@ -238,12 +237,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         given
     }
 
-    /// Releases free pages of all segments while at least `keep` bytes stay reserved, and returns their bytes.
+    /// Releases free pages of all segments while at least `keep` bytes stay reserved, and returns the number of released bytes.
     pub(super) fn punch_all(&self, state: &mut State<P, S>, keep: usize) -> usize {
         let mut given = 0;
         for heap in state.heaps() {
             let excess = (state.figures.counted.reserved.current as usize).saturating_sub(keep);
-            // Whole pages only, so as to stay at or above `keep`.
+            // Release whole pages only, to stay at or above `keep`.
             let pages = excess.checked_div(self.source.page()).unwrap_or(0);
             if pages > 0 && state.heap(heap).stream.is_some() {
                 given += self.punch(state, heap, pages * self.source.page());
@@ -252,18 +251,18 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         given
     }
 
-    /// Turns a block that was allocated for this purpose into a hole. Returns its bytes, 0 if the source refuses.
+    /// Turns a block allocated for this purpose into a hole. Returns its size in bytes; 0 if the source refuses.
     fn unmap(&self, state: &mut State<P, S>, number: u32, heap: usize) -> usize {
         let record = *state.record(number);
         let (bytes, address) = (bytes_of::<P>(record.len as usize), state.address(&record));
-        // SAFETY: the pages are one allocated block that was given to no user, and all earlier work on them is done.
+        // SAFETY: the pages form one allocated block without a user, and all earlier work on them is done.
         let unmap = |source: &S, stream: &S::Stream| unsafe { source.unmap(address, bytes as usize, stream) };
         if self.call(state, heap, |calls| &mut calls.unmap, unmap).is_err() {
             state.free_memory(number, || self.source.now());
             return 0;
         }
         state.record_mut(number).holder = Holder::Hole;
-        // Its segment may be empty and have no free block.
+        // The hole's segment may be empty and have no free block.
         state.supply.shortest = 0;
         let entry = state.entry_mut(record.segment);
         entry.holes += 1;
@@ -272,8 +271,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         bytes as usize
     }
 
-    /// Maps holes of the stream heap's segments again so that `request` fits between two blocks, and returns the segment.
-    /// `None` if there is no such gap. O(blocks · log blocks).
+    /// Maps holes in the stream heap's segments again so that `request` fits between two blocks, and returns the segment. `None` if there
+    /// is no such gap. O(blocks · log blocks).
     pub(super) fn refill(
         &self,
         state: &mut State<P, S>,
@@ -285,8 +284,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Some(self.remap(state, request, heap, &holes).map(|()| segment))
     }
 
-    /// Returns the gaps between blocks that have holes, the shortest first, of the stream heap's segments of a kind: their
-    /// length in granules, the segment, and the holes in the order of their addresses. O(blocks · log blocks).
+    /// Returns the gaps between blocks that contain holes, in the stream heap's segments of a kind, the shortest first: each gap's length
+    /// in granules, its segment, and its holes by address. O(blocks · log blocks).
     pub(super) fn gaps(
         &self,
         state: &State<P, S>,
@@ -306,7 +305,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 .collect();
             blocks.sort_unstable();
             let Range { start: first, end } = state.entry(segment).placement.granules();
-            // Gaps lie between two blocks that are not holes, or between such a block and an end of the segment.
+            // A gap lies between two blocks that are not holes, or between such a block and an end of the segment.
             let (mut start, mut holes) = (first, Vec::new());
             for (offset, len, number, is_hole) in blocks.into_iter().chain([(end as u32, 0, 0, false)]) {
                 if is_hole {
@@ -324,8 +323,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         gaps
     }
 
-    /// Returns the granules of the longest request that fits into a gap of this length if `room` bytes of its holes are mapped as
-    /// [`Self::remap`] does.
+    /// Returns the length in granules of the longest request that fits into a gap of this length if [`Self::remap`] maps `room` bytes of
+    /// its holes.
     pub(super) fn refilled(&self, state: &State<P, S>, length: usize, holes: &[u32], room: usize) -> usize {
         let (mut left, mut reached, mut above) = (room / self.source.page() * self.page(), 0, None);
         for &number in holes.iter().rev() {
@@ -341,7 +340,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         length
     }
 
-    /// Maps the holes of one gap, given in the order of their addresses, from the last one down until `request` fits.
+    /// Maps the holes of one gap, listed by address, from the last one down until `request` fits.
     fn remap(
         &self,
         state: &mut State<P, S>,
@@ -355,7 +354,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         for &number in holes.iter().rev() {
             let record = *state.record(number);
             let end = record.offset + record.len;
-            // The free space above the hole, as far as it is known, counts too.
+            // The free space above the hole, up to the last mapped one, counts too.
             length += above.map_or(0, |above| (above - end) as usize);
             let missing = (request.len + request.align - 1).saturating_sub(length).next_multiple_of(page);
             if missing == 0 {
@@ -372,7 +371,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Maps the last `len` granules of a hole and frees them.
     fn map(&self, state: &mut State<P, S>, number: u32, len: usize, heap: usize) -> Result<(), Denied> {
         let record = *state.record(number);
-        // A placement that cannot cut exactly gets the whole hole.
+        // If the placement cannot cut exactly, map the whole hole.
         let len = if P::EXACT { len } else { record.len as usize };
         let bytes = bytes_of::<P>(len);
         let rest = record.len as usize - len;
@@ -393,7 +392,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             state.free_memory(number, || self.source.now());
             return Ok(());
         }
-        // SAFETY: the hole is an allocated block of this placement, and its end is unused.
+        // SAFETY: the hole is an allocated block of this placement, and nothing uses its end.
         let shorter = unsafe { entry.placement.resize(record.block(), record.len as usize, rest, 1) };
         if let Some(block) = shorter {
             state.record_mut(number).len = block.len as u32;

@@ -1,16 +1,16 @@
 //! The locks of a pool.
 //!
-//! One lock guards everything, until threads are seen to wait for it and the pool has stream heaps for several streams. From then
-//! on each lane has a lock of its own. A request that its stream's heap can satisfy, and the free of such a block, take the lock of
-//! that lane alone; everything else takes the first lock and then those of all lanes, in the order of their numbers, and finds the
-//! state as if there were no lanes.
+//! One lock guards everything, until the pool has heaps for several streams and has seen threads wait for the lock. From then on, each
+//! lane has a separate lock. A request that its stream's heap can satisfy, and the free of such a block, take only that lane's lock. All
+//! other operations take the first lock and then the locks of all lanes, in the order of their numbers, and access the state as if there
+//! were no lanes.
 //!
 //! ```text
 //!  a lane's lock guards   its `Lane`: stream heaps, their segments, and the records of their blocks
 //!  all locks guard        the rest: which stream has which heap, the pool's figures, queues, captures
 //! ```
 //!
-//! The holder of any lock may read what all locks guard together. Who holds a lane's lock takes no other.
+//! The holder of any lock may read the state that all locks guard together. A thread that holds a lane's lock takes no other lock.
 
 use super::segments::{Holder, LANES, Record, Request, lane_of};
 use super::state::{State, bytes_of};
@@ -25,36 +25,36 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use core::time::Duration;
 use std::time::Instant;
 
-/// How often threads must have waited for the one lock before a pool gets lanes.
+/// Number of waits for the one lock after which a pool gets lanes.
 const WAITS: usize = 16;
 
-/// Places in the table from streams to stream heaps.
+/// Number of entries in the table from streams to stream heaps.
 const HINTS: usize = 64;
 
 /// The state of a pool, and its locks.
 pub(super) struct Lanes<P: SegmentPlacement, S: Source> {
-    /// The lock of everything, or of what no lane guards.
+    /// The lock of everything, or, once there are lanes, of all state outside them.
     all: Futex,
-    /// How often a thread had to wait for a lock.
+    /// Number of times that a thread had to wait for a lock.
     waits: AtomicUsize,
-    /// How many nanoseconds, if that is measured.
+    /// Nanoseconds that threads waited for locks, if the options ask for that.
     waited: Option<AtomicU64>,
     is_split: AtomicBool,
     locks: [Line; LANES],
-    /// The heaps of streams, by the stream's number. An entry may be out of date; the stream heap itself tells.
+    /// The heaps of streams, by the stream's number. An entry may be out of date; the stream heap's id shows that.
     hints: [AtomicU32; HINTS],
     state: UnsafeCell<State<P, S>>,
 }
 
-/// The lock of a lane in cache lines of its own.
+/// The lock of a lane, in separate cache lines.
 #[repr(align(128))]
 struct Line(Futex);
 
-// SAFETY: the locks let one thread at a time reach each part of the state, which may be sent between threads. What is read under
-// any lock and written under all of them are numbers.
+// SAFETY: the locks let one thread at a time access each part of the state, which may be sent between threads. State that is read under
+// any lock and written under all of them consists of numbers.
 unsafe impl<P: SegmentPlacement, S: Source> Sync for Lanes<P, S> where State<P, S>: Send {}
 
-// A panic leaves the state as it was after the last complete change, as far as it matters to memory safety.
+// A panic leaves the state as it was after the last complete change, as far as memory safety is concerned.
 impl<P: SegmentPlacement, S: Source> UnwindSafe for Lanes<P, S> {}
 impl<P: SegmentPlacement, S: Source> RefUnwindSafe for Lanes<P, S> {}
 
@@ -62,7 +62,7 @@ impl<P: SegmentPlacement, S: Source> RefUnwindSafe for Lanes<P, S> {}
 struct Entered<'a, P: SegmentPlacement, S: Source> {
     locks: &'a Lanes<P, S>,
     lane: usize,
-    /// Whether only the lane's lock is held, and not that of everything.
+    /// Whether only the lane's lock is held, not the lock of everything.
     is_split: bool,
 }
 
@@ -71,7 +71,7 @@ impl<P: SegmentPlacement, S: Source> Deref for Entered<'_, P, S> {
 
     #[inline(always)]
     fn deref(&self) -> &Lane<P, S> {
-        // SAFETY: the lane's lock is held, or that of everything.
+        // SAFETY: the lane's lock or the lock of everything is held.
         unsafe { &(*self.locks.state.get()).lanes[self.lane] }
     }
 }
@@ -79,7 +79,7 @@ impl<P: SegmentPlacement, S: Source> Deref for Entered<'_, P, S> {
 impl<P: SegmentPlacement, S: Source> DerefMut for Entered<'_, P, S> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Lane<P, S> {
-        // SAFETY: the lane's lock is held, or that of everything.
+        // SAFETY: the lane's lock or the lock of everything is held.
         unsafe { &mut (*self.locks.state.get()).lanes[self.lane] }
     }
 }
@@ -88,7 +88,7 @@ impl<P: SegmentPlacement, S: Source> Drop for Entered<'_, P, S> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.is_split {
-            // SAFETY: this value exists because the thread has taken the lock.
+            // SAFETY: this value exists because the thread took the lock.
             unsafe { self.locks.locks[self.lane].0.release(()) };
         } else {
             self.locks.release_all();
@@ -97,28 +97,28 @@ impl<P: SegmentPlacement, S: Source> Drop for Entered<'_, P, S> {
 }
 
 impl<P: SegmentPlacement, S: Source> Entered<'_, P, S> {
-    /// Returns whether a request or a free on this stream concerns the lane alone: nothing else hears of it, and the stream is not being
-    /// captured.
+    /// Returns whether a request or a free on this stream concerns only the lane: no trace or usage statistics must see it, and the
+    /// stream is not being captured.
     #[inline(always)]
     fn is_alone(&self, stream: &S::Stream) -> bool {
         let state = self.locks.state.get();
-        // SAFETY: both are written under all locks, of which one is held.
+        // SAFETY: both are written only under all locks, and one of these is held.
         let (extra, order) = unsafe { (&(*state).extra, &(*state).order) };
         !extra.is_watched() && (!order.asks || matches!(stream.capture(), Ok(None)))
     }
 
-    /// Returns whether captured streams use live blocks of others.
+    /// Returns whether captured streams use live blocks of other streams.
     #[inline(always)]
     fn has_touched(&self) -> bool {
-        // SAFETY: it is written under all locks, of which one is held.
+        // SAFETY: the list is written only under all locks, and one of these is held.
         unsafe { !(*self.locks.state.get()).order.touched_by.is_empty() }
     }
 
-    /// Prepares for a change of a stream heap of this lane, which the statistics count later.
+    /// Prepares for a change to a stream heap of this lane that the statistics will count later.
     #[inline(always)]
     fn turn_to(&mut self, heap: usize) {
         if !self.is_split {
-            // SAFETY: the lock of everything is held, and there are no others.
+            // SAFETY: the lock of everything is held, and there are no other locks.
             unsafe { (*self.locks.state.get()).turn_to(heap) };
         }
     }
@@ -127,7 +127,7 @@ impl<P: SegmentPlacement, S: Source> Entered<'_, P, S> {
 /// Everything, locked.
 pub(super) struct Held<'a, P: SegmentPlacement, S: Source> {
     locks: &'a Lanes<P, S>,
-    /// Whether the locks of the lanes are held too.
+    /// Whether the lanes' locks are held too.
     is_split: bool,
 }
 
@@ -156,10 +156,10 @@ impl<P: SegmentPlacement, S: Source> Drop for Held<'_, P, S> {
             return self.locks.release_all();
         }
         for Line(lock) in &self.locks.locks {
-            // SAFETY: `lock` took it.
+            // SAFETY: `lock` took this lane's lock.
             unsafe { lock.release(()) };
         }
-        // SAFETY: this value exists because the thread has taken the lock.
+        // SAFETY: this value exists because the thread took the lock.
         unsafe { self.locks.all.release(()) };
     }
 }
@@ -201,7 +201,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         held
     }
 
-    /// Takes a lock, and counts if it has to wait.
+    /// Takes a lock, and counts any wait for it.
     #[inline(always)]
     fn acquire(&self, lock: &Futex) {
         if lock.try_acquire().is_none() {
@@ -219,32 +219,32 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         }
     }
 
-    /// Returns how often threads had to wait for a lock, and how long if that is measured.
+    /// Returns the number of waits for a lock, and their total time if that is measured.
     pub(super) fn waits(&self) -> (u64, Duration) {
         let nanoseconds = self.waited.as_ref().map_or(0, |waited| waited.load(Ordering::Relaxed));
         (self.waits.load(Ordering::Relaxed) as u64, Duration::from_nanos(nanoseconds))
     }
 
-    /// Releases the one lock of a pool without lanes, and makes lanes if enough threads have waited for it.
+    /// Releases the one lock of a pool without lanes, after making lanes if threads have waited for it often enough.
     #[inline(always)]
     fn release_all(&self) {
         if self.waits.load(Ordering::Relaxed) >= WAITS {
             self.split();
         }
-        // SAFETY: the caller has taken it.
+        // SAFETY: the caller took the lock.
         unsafe { self.all.release(()) };
     }
 
-    /// Gives the pool lanes if it has several stream heaps. The lock of everything is held.
+    /// Gives the pool lanes if it has several stream heaps. The caller holds the lock of everything.
     #[cold]
     fn split(&self) {
-        // SAFETY: without lanes the lock that is held guards everything.
+        // SAFETY: without lanes, the lock that is held guards everything.
         if unsafe { &*self.state.get() }.heaps().len() > 1 {
             self.is_split.store(true, Ordering::Release);
         }
     }
 
-    /// Remembers the heap of a stream for its next requests.
+    /// Caches the heap of a stream for its next requests.
     #[inline(always)]
     pub(super) fn hint(&self, stream: u64, heap: usize) {
         self.hint_of(stream).store(heap as u32, Ordering::Relaxed);
@@ -255,7 +255,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         &self.hints[stream as usize % HINTS]
     }
 
-    /// Locks a lane: by its own lock if it has one by now.
+    /// Locks a lane, by its own lock if there are lanes by now.
     #[inline(always)]
     fn enter(&self, lane: usize) -> Entered<'_, P, S> {
         if !self.is_split.load(Ordering::Acquire) {
@@ -263,15 +263,15 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
             if !self.is_split.load(Ordering::Relaxed) {
                 return Entered { locks: self, lane, is_split: false };
             }
-            // SAFETY: it has just been taken.
+            // SAFETY: this thread just took the lock.
             unsafe { self.all.release(()) };
         }
         self.acquire(&self.locks[lane].0);
         Entered { locks: self, lane, is_split: true }
     }
 
-    /// Satisfies a request from the heap of its stream alone, and returns the address, the record and its serial. `None` if that is not possible now. O(log segments) plus the
-    /// placement's work.
+    /// Satisfies a request using only the heap of its stream, and returns the address, the record and its serial. `None` if that is not
+    /// possible now. O(log segments) plus the placement's work.
     #[inline]
     pub(super) fn allocate(&self, request: &Request, stream: &S::Stream) -> Option<(usize, u32, u32)> {
         let id = stream.id();
@@ -285,7 +285,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         lane.allocate_one(request, heap)
     }
 
-    /// Satisfies up to `count` such requests under one lock, and passes each block to `to` as [`Lanes::allocate`] returns it.
+    /// Satisfies up to `count` requests like [`Lanes::allocate`] under one lock, and passes each result to `to`.
     pub(super) fn allocate_many(
         &self,
         request: &Request,
@@ -303,15 +303,15 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         }
     }
 
-    /// Frees a block that only its own stream has used, in the heap of that stream alone. Returns whether that was possible; if not,
-    /// nothing has changed. O(log segments) plus the placement's work.
+    /// Frees a block that only its own stream has used, using only the heap of that stream. Returns whether that was possible; if not,
+    /// nothing changes. O(log segments) plus the placement's work.
     #[inline]
     pub(super) fn deallocate(&self, number: u32, serial: u32) -> bool {
         self.enter(lane_of(number as usize)).deallocate_one(number, serial)
     }
 
-    /// Frees such blocks, by record and serial, under one lock, from the first on to the one before one that is in another lane or cannot be freed
-    /// so. Returns how many.
+    /// Frees blocks like [`Lanes::deallocate`] under one lock, by record and serial, and stops at the first block that is in another lane
+    /// or cannot be freed in this way. Returns the number of freed blocks.
     pub(super) fn deallocate_many(&self, blocks: impl Iterator<Item = (u32, u32)>) -> usize {
         let mut blocks = blocks.peekable();
         let Some(&(first, _)) = blocks.peek() else { return 0 };
@@ -342,7 +342,7 @@ impl<P: SegmentPlacement, S: Source> Entered<'_, P, S> {
         let lane = self;
         let Some(&record) = lane.records.find(number) else { return false };
         let heap = usize::from(record.heap);
-        // A live block that is not shared lies in a segment of its own stream heap.
+        // A `Live` block lies in a segment of its own stream heap.
         if record.holder != Holder::Live || record.serial != serial || lane.has_touched() {
             return false;
         }
@@ -353,7 +353,7 @@ impl<P: SegmentPlacement, S: Source> Entered<'_, P, S> {
         lane.turn_to(heap);
         let lane = &mut **lane;
         let record = lane.remove(number);
-        // SAFETY: the record has just been removed, and the program gives the block back.
+        // SAFETY: the record was just removed, and the program frees the block.
         unsafe { lane.free_memory(&record) };
         lane.heaps[heap / LANES].since.free(bytes_of::<P>(record.len as usize), record.requested);
         true

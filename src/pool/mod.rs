@@ -3,14 +3,13 @@
 //! ```text
 //!  RawPool      options, one lock, and what to do when there is no room
 //!  Stream heap  the memory of one stream: segments for small and for large requests
-//!  Placement    the placement that divides a segment; the same ones as in a heap, over a side table
+//!  Placement    divides a segment: the same placements as in a heap, over a side table
 //!  Source       reserves segments: device, pinned, managed or virtual memory, or a simulation (`sim`)
 //!  Stream       a queue of work on that memory; an `Event` marks a point in it
 //! ```
 //!
-//! In front of a pool: [`PlannedArena`] keeps a static plan in one block, [`Pattern`] records an iteration and
-//! allocates the next ones from a plan, and [`Chain`] falls back to other pools. [`RawPool::start_trace`] records what a
-//! pool does.
+//! On top of a pool: [`PlannedArena`] keeps a static plan in one block, [`Pattern`] records an iteration and allocates the next ones from
+//! a plan, and [`Chain`] falls back to other pools. [`RawPool::start_trace`] records what a pool does.
 
 // The files are in layers, from the ground up: see ARCHITECTURE.md.
 mod error;
@@ -19,14 +18,14 @@ mod options;
 mod source;
 mod stats;
 
-// The parts of its state.
+// The parts of the pool's state.
 mod order;
 mod segments;
 mod streams;
 mod times;
 mod usage;
 
-// The state, its locks, and the pool, which has them.
+// The state, its locks, and the pool that holds them.
 mod base;
 mod lanes;
 mod sound;

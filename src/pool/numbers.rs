@@ -1,19 +1,19 @@
-//! Maps whose keys are numbers of the pool's own, or of the driver's.
+//! Maps whose keys are numbers that the pool or the driver chooses.
 
 #![forbid(unsafe_code)]
 
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::{HashMap, HashSet};
 
-/// A map by number. Its hash takes four instructions where that of the standard library takes over a hundred, to stay fast
-/// for keys that an attacker chooses: these are ours.
+/// A map by number. Its hash takes four instructions; the standard library's takes over a hundred, to resist keys chosen by an attacker,
+/// which these never are.
 pub(super) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
 /// A set of numbers; see [`ByNumber`].
 pub(super) type Numbers<K> = HashSet<K, BuildHasherDefault<Mix>>;
 
-/// Multiplies a number by the golden ratio, and mixes the upper bits, which all bits of the number have a part in, into the lower
-/// ones, where a table looks first.
+/// Multiplies a number by the golden ratio, and mixes the upper bits, which depend on all bits of the number, into the lower ones, which
+/// a table uses first.
 #[derive(Default)]
 pub(super) struct Mix(u64);
 
@@ -53,8 +53,8 @@ mod tests {
     use core::hash::BuildHasher;
     use std::collections::BTreeSet;
 
-    /// Numbers of records, handles and addresses, in steps of a power of two: the bits that a table looks at differ about as often as
-    /// those of random numbers, which would be 647 of 1,024.
+    /// Numbers of records, handles and addresses, in steps of a power of two: the bits that a table uses differ about as often as those
+    /// of random numbers, which would give 647 of 1,024.
     #[test]
     fn neighbours_are_far_apart() {
         let hash = BuildHasherDefault::<Mix>::default();

@@ -19,7 +19,7 @@ pub(super) enum Limit {
 }
 
 impl Limit {
-    /// Refuses a fraction that is none, and a limit of no bytes.
+    /// Rejects a fraction that is not above 0 and at most 1, and a limit of 0 bytes.
     pub(super) fn check(self) -> Result<(), PoolError> {
         match self {
             Self::Fraction(part) if !(part > 0.0 && part <= 1.0) => Err(PoolError::Option("limit_fraction")),
@@ -38,23 +38,22 @@ pub(super) enum Growth {
     Fitted(usize),
 }
 
-/// What happens to a freed block.
+/// What a pool does with a freed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Reuse {
-    /// It goes back to the source at once, so that every request is a call of the driver.
+    /// Freed memory returns to the source at once, so each request calls the driver.
     None,
-    /// It is kept for later requests of its class. Sizes are rounded up to classes; nothing is searched or
-    /// coalesced.
+    /// The pool keeps the block for later requests of its class. It rounds sizes up to classes, and never searches or coalesces blocks.
     Basic,
-    /// Free blocks are split and coalesced. Memory moves to another stream once its last work is known to be done.
+    /// The pool splits and coalesces free blocks. Memory moves to another stream once its last work is known to be done.
     Advanced,
-    /// Like `Advanced`, but another stream may take memory while work on it still runs: the stream then waits for
-    /// that work on the device. Before a request fails, movable blocks are compacted.
+    /// Like `Advanced`, but another stream may reuse memory while work on it still runs: the stream then waits for that work on the
+    /// device. Before a request fails, the pool compacts movable blocks.
     Aggressive,
 }
 
-/// How long a segment may stay empty before it goes back to the source.
+/// How long a segment may stay empty before the pool releases it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) enum Age {
@@ -83,9 +82,8 @@ pub(super) struct Checks {
     pub sites: bool,
 }
 
-/// Options of a [`RawPool`](super::RawPool). The defaults suit a GPU: segments of 2 MiB for requests up to 1 MiB,
-/// segments of 20 MiB for larger ones, and a segment of its own for each request above 10 MiB; no limit, no
-/// trimming, no checks.
+/// Options of a [`RawPool`](super::RawPool). The defaults suit a GPU: segments of 2 MiB for requests up to 1 MiB, segments of 20 MiB for
+/// larger ones, and a segment sized to each request above 10 MiB; no limit, no trimming, no checks.
 ///
 /// ```
 /// use allotment::pool::{PoolOptions, Reuse};
@@ -138,7 +136,7 @@ impl Default for PoolOptions {
     }
 }
 
-/// Writes the methods that set an option each and return the options: `name(arguments) statement`.
+/// Defines the methods that set one option each and return the options: `name(arguments) statement`.
 macro_rules! setters {
     ($this:ident: $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $set:expr;)+) => {
         impl PoolOptions {$(
@@ -158,96 +156,97 @@ setters! {
     /// Sets the most bytes that the pool may reserve. The default is as many as the source has.
     limit(bytes: usize) this.limit = Limit::Bytes(bytes);
 
-    /// Sets the fraction of the device's total memory that the pool may reserve, above 0 and up to 1. It is measured when the pool
-    /// is made.
+    /// Sets the fraction of the device's total memory that the pool may reserve, above 0 and up to 1. The pool reads the total when it is
+    /// made.
     limit_fraction(part: f64) this.limit = Limit::Fraction(part);
 
-    /// Sets the size in bytes of the first segment, which is reserved when the pool is first used; 0 makes it like
-    /// all others.
+    /// Sets the size in bytes of the first segment, which the pool reserves on first use; 0 sizes it like all others.
     first_segment(bytes: usize) this.first_segment = bytes;
 
     /// Satisfies requests of up to `limit` bytes from separate segments of `segment` bytes, so that small blocks do
     /// not split large ones; a limit of 0 turns this off.
     small(limit: usize, segment: usize) (this.small_limit, this.small_segment) = (limit, segment);
 
-    /// Gives all segments for other requests this many bytes.
+    /// Sets the size in bytes of segments for requests above the [`small`](PoolOptions::small) limit.
     segments(bytes: usize) this.growth = Growth::Fixed(bytes);
 
-    /// Gives each segment for other requests `percent` percent, 100 or more, of the size of the one before, from `first` up to
-    /// `most` bytes.
+    /// Makes each segment for requests above the [`small`](PoolOptions::small) limit `percent` percent, 100 or more, of the size of the
+    /// previous one, from `first` up to `most` bytes.
     geometric_segments(first: usize, percent: u32, most: usize) this.growth = Growth::Geometric { first, percent, most };
 
-    /// Fits each segment for other requests to the request that it is reserved for. Of the multiples of the request up to `most`
-    /// bytes, the pool takes the one of which rounding to the source's granularity wastes the smallest share, and among equals the
-    /// shortest. While more than a tenth of the reserved memory is free, it reserves just the request.
+    /// Fits each segment for requests above the [`small`](PoolOptions::small) limit to the request that needs it. Among the multiples of
+    /// the request up to `most` bytes, the pool picks the one that wastes the smallest share when rounded to the source's granularity,
+    /// and the shortest among equals. While more than a tenth of the reserved memory is free, it reserves only the request's size.
     fitted_segments(most: usize) this.growth = Growth::Fitted(most);
 
-    /// Gives every request above `bytes` bytes a segment of its size, rounded up to `step` bytes, a power of two.
+    /// Reserves a segment of the request's size, rounded up to a multiple of `step` bytes (a power of two), for each request above
+    /// `bytes` bytes.
     exact_above(bytes: usize, step: usize) (this.exact_above, this.exact_step) = (bytes, step);
 
     /// Rounds every request up to a multiple of `bytes`, a power of two not below the placement's granule; 0 means
     /// the granule itself.
     granule(bytes: usize) this.granule = bytes;
 
-    /// Sets the class sizes in bytes, ascending, to which [`Reuse::Basic`] rounds requests up. Larger requests keep
-    /// their own size. The default is the 22 powers of two from 256 bytes to 512 MiB.
+    /// Sets the class sizes in bytes, ascending, to which [`Reuse::Basic`] rounds requests up. Requests above the largest class keep
+    /// their size. The default is the 22 powers of two from 256 bytes to 512 MiB.
     classes(sizes: &[usize]) this.classes = sizes.to_vec();
 
-    /// Sets what happens to freed blocks.
+    /// Sets what the pool does with freed blocks.
     reuse(reuse: Reuse) this.reuse = reuse;
 
-    /// Reserves as little as possible, at the price of more driver calls: before the pool grows, it uses free
-    /// blocks of the other size group and releases empty segments whose work is done. Requests above
-    /// [`PoolOptions::exact_above`] do not share their segments with smaller ones; these are rounded up to the source's granularity
-    /// only, and while there is room, a request reuses an empty one only if it is less than that option's step longer.
+    /// Reserves as little as possible, at the price of more driver calls: before the pool grows, it uses free blocks of the other size
+    /// group and releases empty segments whose work is done. Requests above [`PoolOptions::exact_above`] do not share segments with
+    /// smaller ones. Their segments are rounded up to the source's granularity only, and while there is room, a request reuses an empty
+    /// one only if the excess is less than that option's step.
     lean(on: bool) this.lean = on;
 
-    /// Gives segments back that have been empty for this long, by the source's clock: at a step, and after a request or a free, when
-    /// the pool then waits for no work. Nothing happens in a program that calls neither.
+    /// Releases segments that have been empty for this long, by the source's clock: at a step, and after a request or free, which skips
+    /// segments whose work is not done. A program that makes none of these calls releases nothing.
     trim_after(time: Duration) this.trim_after = Some(Age::Time(time));
 
-    /// Gives segments back at the call of [`RawPool::step`](super::RawPool::step) at which they have been empty for this many calls.
+    /// Releases a segment at the call of [`RawPool::step`](super::RawPool::step) at which it has been empty for this many calls.
     trim_after_steps(steps: u64) this.trim_after = Some(Age::Steps(steps));
 
-    /// Bounds the bytes of empty segments that are kept for later requests. The rest goes back to the source after the request or the
-    /// free that leaves it empty, the segments that have been empty the longest first; the pool waits for no work, so a segment that is
-    /// still in use on the device goes later.
+    /// Limits the bytes of empty segments that the pool keeps for later requests. It releases the rest after the request or free that
+    /// leaves them empty, those empty the longest first. It never waits for work, so it releases segments still in use on the device
+    /// later.
     keep_at_most(bytes: usize) this.keep = bytes;
 
-    /// Keeps what the program uses and not more. The window is the number of recent calls of [`RawPool::step`](super::RawPool::step) that
-    /// count, 1 or more; the factor says how much to keep, as a multiple of the highest usage within the window, 1 or more. At every [`RawPool::step`](super::RawPool::step), the pool releases
-    /// segments that were empty for a whole window; then it releases further empty segments, those first that
-    /// have been empty the longest, until at most `factor` times the window's highest active memory is reserved. It
-    /// waits for nothing.
+    /// Keeps as much memory as the program uses, and no more. The window is the number of recent calls of
+    /// [`RawPool::step`](super::RawPool::step) that count, 1 or more; the factor says how much to keep, as a multiple of the highest
+    /// usage within the window, 1 or more. At every [`RawPool::step`](super::RawPool::step), the pool releases segments that were empty
+    /// for a whole window, then further empty segments, those empty the longest first, until at most `factor` times the window's highest
+    /// active memory is reserved. It never waits for work.
     ///
-    /// With [`Reuse::Basic`] the classes follow too. Once per window, as many classes as were given are added to
-    /// them, fitted to the sizes requested in that window so that rounding wastes the least. Of each class, the
-    /// pool keeps no more blocks than `factor` times the most that were live at once in this window and the one
-    /// before.
+    /// With [`Reuse::Basic`], the classes adapt too. Once per window, the pool adds as many classes as it was given, fitted to the sizes
+    /// requested in that window so that rounding wastes the least. Of each class, it keeps at most `factor` times the highest number of
+    /// blocks that were live at once in this window and the previous one.
     adaptive(window: u64, factor: f64) this.adaptive = Some(Adaptive { window, factor });
 
-    /// Asks streams whether they are being captured only between [`RawPool::graph_memory`](super::RawPool::graph_memory), which the
-    /// program calls at the start of each capture, and the drop of its handle, not at every request and every free. Otherwise
-    /// requests make no driver call at all. Without the handle, a launch of the graph overwrites memory that the pool has given to
-    /// others.
+    /// Makes the program declare captures: the pool asks streams whether they are being captured only while the program holds a handle
+    /// from [`RawPool::graph_memory`](super::RawPool::graph_memory), which it calls at the start of each capture, instead of at every
+    /// request and free. At other times, requests make no driver call at all. If a capture runs without the handle, launching the graph
+    /// overwrites memory that the pool has since allocated to others.
     declared_captures() this.notices_captures = false;
 
-    /// Measures the mean of the bytes in use, how long requests take, how long threads wait for the pool's locks, and what the steps cost that
-    /// a request without room takes: [`PoolStats::mean`](super::PoolStats::mean) and what follows it there. A request then reads the source's
-    /// clock twice and a free once, and each takes one more lock of its stream's; pools without this option pay nothing.
+    /// Measures the mean number of bytes in use, how long requests take, how long threads wait for the pool's locks, and the cost of the
+    /// steps that a request without room takes: [`PoolStats::mean`](super::PoolStats::mean) and the fields after it. A request then reads
+    /// the source's clock twice and a free once, and each takes one more lock of its stream; pools without this option pay nothing.
     timed(on: bool) this.timed = on;
 
-    /// Fills freed memory with this byte and reports bytes that were changed while it was free, when the memory is
-    /// used again. The CPU fills memory that it can access once its last work is done. Device memory of CUDA and Vulkan is filled in the order of the stream,
-    /// and a request waits for that stream and reads the block, with the pool locked; memory that a captured stream got or freed is not checked.
+    /// Fills freed memory with this byte and, when the memory is reused, reports bytes that changed while it was free. The CPU fills
+    /// memory that it can access, once the last work on it is done. Device memory of CUDA and Vulkan is filled in the order of the
+    /// stream, and a request waits for that stream and reads the block, with the pool locked; memory that a captured stream allocated or
+    /// freed is not checked.
     fill(byte: u8) this.checks.fill = Some(byte);
 
-    /// Keeps a guard granule free on both sides of every block and reports on free what was written there, in the same memory as fills: in device
-    /// memory, a free waits for the block's stream, and blocks of captured streams are not checked. A buffer that is dropped panics with it in debug
-    /// builds, and writes it to standard error in others.
+    /// Keeps a guard granule on both sides of every block, and a free reports writes to them, in the kinds of memory that
+    /// [`fill`](PoolOptions::fill) checks. In device memory, a free waits for the block's stream, and blocks of captured streams are not
+    /// checked. If the guards of a dropped buffer were overwritten, debug builds panic and other builds print the error to standard
+    /// error.
     guards(on: bool) this.checks.guard = on;
 
-    /// Remembers where each block was requested, for the list of leaks.
+    /// Records the code location of each request, for the list of leaks.
     sites(on: bool) this.checks.sites = on;
 }
 
@@ -261,7 +260,7 @@ impl PoolOptions {
     ///
     /// # Errors
     ///
-    /// [`PoolError::Option`] with the first option that is wrong.
+    /// [`PoolError::Option`] with the first invalid option.
     pub fn check(&self, granule: usize) -> Result<(), PoolError> {
         let wrong = |option| Err(PoolError::Option(option));
         self.limit.check()?;

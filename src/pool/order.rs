@@ -1,9 +1,8 @@
-//! The order of streams: which memory may be used again, and on which stream.
+//! The order of streams: which memory may be reused, and on which stream.
 //!
-//! A block that is freed on its own stream goes straight back to its segment, because the work that this stream
-//! gets next runs after everything submitted before. Any other stream must not use it until an event recorded after
-//! the free has passed. Such an event (a *fence*) is recorded only when another stream has a use for the memory,
-//! and it is queried before anything waits for it.
+//! A block freed on its own stream returns to its segment at once, because later work on this stream runs after all earlier work. Other
+//! streams must not use it until an event recorded after the free has passed. The pool records such an event (a *fence*) only when
+//! another stream can use the memory, and queries it before anything waits for it.
 
 #![forbid(unsafe_code)]
 
@@ -14,10 +13,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The work that one freed block waits for on one stream.
 pub(super) struct Mark<E> {
-    /// `None` if it could not be recorded; then the next mark's event, or one that is recorded later, tells.
+    /// `None` if recording failed; then the next mark's event, or one recorded later, stands in for it.
     pub(super) event: Option<E>,
     pub(super) record: u32,
-    /// The use of the record that was freed. If it is in another use, the block waits no more.
+    /// The use of the record at the free. Once the record is in another use, the block no longer waits.
     pub(super) serial: u32,
 }
 
@@ -31,27 +30,27 @@ pub(super) struct Queue<S: Source> {
 pub(super) struct Waiting {
     /// Number of its marks that have not passed.
     pub(super) left: u32,
-    /// Whether all of them are on its own stream, which may use it again at once.
+    /// Whether all of these marks are on the block's own stream, which may reuse it at once.
     pub(super) own: bool,
 }
 
 /// A capture that the pool has seen, and the memory of its graph.
 pub(super) struct Capture<S: Source> {
     pub(super) id: u64,
-    /// One of the captured streams, which tells whether the capture is still under way.
+    /// One of the captured streams, to query whether the capture is still under way.
     pub(super) stream: S::Stream,
     pub(super) under_way: bool,
-    /// The heaps of the captured streams in this capture, one each.
+    /// The heaps of this capture, one for each captured stream.
     pub(super) heaps: Vec<usize>,
-    /// Freed blocks of other stream heaps, or used on several streams, each with the further captures that use it: nothing may
-    /// use them before all these graphs are given up.
+    /// Freed blocks of other stream heaps, or used on several streams, each with the other captures that use it: the pool may not reuse
+    /// them until the program gives up all these graphs.
     pub(super) held: Vec<(u32, Vec<u64>)>,
     /// Streams on which the graph was launched.
     pub(super) launches: Vec<S::Stream>,
     pub(super) given_up: bool,
 }
 
-/// A list of captures. Tests count who looks at it.
+/// A list of captures. Tests count the accesses.
 pub(super) struct Captures<S: Source>(Vec<Capture<S>>);
 
 #[cfg(test)]
@@ -77,7 +76,7 @@ impl<S: Source> DerefMut for Captures<S> {
     }
 }
 
-/// Blocks that may be used again only when other work is done.
+/// Blocks that may be reused only after other work is done.
 pub(super) struct Order<S: Source> {
     /// For each shared block, the other streams that use it.
     pub users: ByNumber<u32, Vec<S::Stream>>,
@@ -88,7 +87,7 @@ pub(super) struct Order<S: Source> {
     pub captures: Captures<S>,
     /// Live blocks that captured streams use as well: their serial numbers, and the captures.
     pub touched_by: ByNumber<u32, (u32, Vec<u64>)>,
-    /// Whether streams must be asked at every request and free whether they are being captured.
+    /// Whether the pool must ask streams at every request and free whether they are being captured.
     pub asks: bool,
 }
 
@@ -104,7 +103,7 @@ impl<S: Source> Order<S> {
         }
     }
 
-    /// Returns whether a capture that the pool has noticed is under way. O(captures under way).
+    /// Returns whether a capture that the pool has seen is under way. O(captures under way).
     pub(super) fn is_recording(&mut self) -> bool {
         let mut any = false;
         for capture in self.captures.iter_mut().filter(|capture| capture.under_way) {
@@ -114,7 +113,7 @@ impl<S: Source> Order<S> {
         any
     }
 
-    /// Returns the place of the capture that `stream` is in; this call finds it if none before did.
+    /// Returns the index of the capture that `stream` is in, and adds the capture if it is new.
     pub(super) fn capture_of(&mut self, stream: &S::Stream) -> Option<usize> {
         let id = stream.capture().ok().flatten()?;
         let known = self.captures.iter().position(|capture| capture.id == id);
@@ -132,7 +131,7 @@ impl<S: Source> Order<S> {
         }))
     }
 
-    /// Returns the last of these captures whose memory is still kept, and those before it.
+    /// Returns the index of the last of these captures whose memory is still kept, and the captures before it.
     pub(super) fn keeper_among(&self, mut captures: Vec<u64>) -> Option<(usize, Vec<u64>)> {
         loop {
             let id = captures.pop()?;
@@ -149,7 +148,7 @@ mod tests {
     use crate::pool::{DevicePool, PoolOptions};
     use crate::sim::DeviceMemory;
 
-    /// A free of what no capture has used looks at none of them, however many are kept, also where one has used another block.
+    /// Freeing a block that no capture used looks at no captures, however many are kept, even if a capture used another block.
     #[test]
     fn frees_look_at_no_captures() {
         const MIB: usize = 1 << 20;

@@ -1,9 +1,8 @@
-//! Static plans in a device's memory, and patterns: one iteration is recorded, and the next ones are allocated from a plan for it.
+//! Static plans in a device's memory, and patterns, which record one iteration and allocate later ones from a plan for it.
 //!
-//! A pattern does for a pool what [`plan::PlannedHeap`](crate::plan::PlannedHeap) does for a heap, in the order of
-//! streams and for any number of requests. Each stream has a *lane*: its own sequence of requests, its own plan,
-//! and an arena for that plan. Buffers that share an address one after the other are thus in the order
-//! of a single stream and need no event.
+//! A pattern does for a pool what [`plan::PlannedHeap`](crate::plan::PlannedHeap) does for a heap, in the order of streams and for any
+//! number of requests. Each stream has a *lane*: its own sequence of requests, its own plan, and an arena for that plan. Successive
+//! buffers at one address are thus in the order of a single stream and need no event.
 
 #![forbid(unsafe_code)]
 
@@ -18,13 +17,13 @@ use std::sync::{Arc, MutexGuard};
 
 /// The live buffers of a plan.
 struct Live {
-    /// A bit for each buffer in the order of their offsets: whether it is not free and not empty.
+    /// One bit per buffer, in the order of offsets: whether the buffer is neither free nor empty.
     places: Vec<u64>,
     slots: Vec<SlotState>,
 }
 
 impl Live {
-    /// Finds the last of the first `end` bits that is set. O(buffers / 64).
+    /// Finds the last set bit among the first `end`. O(buffers / 64).
     fn last(&self, end: usize) -> Option<usize> {
         let (word, part) = (end / 64, (1 << (end % 64)) - 1);
         let set = |at: usize| self.places[at] & if at == word { part } else { u64::MAX };
@@ -40,13 +39,12 @@ enum SlotState {
     Lost,
 }
 
-/// A static plan in one block of a pool, in which every buffer lies at its planned offset. The pool is any
-/// [`DeviceAllocator`], borrowed or shared; clones refer to the same arena, and its buffers keep it.
+/// A static plan in one block of a pool, in which every buffer lies at its planned offset. The pool is any [`DeviceAllocator`], borrowed
+/// or shared. Clones refer to the same arena, and its buffers keep it alive.
 ///
-/// The plan is either made by the compiler ([`plan::Plan`](crate::plan::Plan), [`arena!`](crate::arena!)) or at run
-/// time ([`plan::OwnedPlan`](crate::plan::OwnedPlan)). Every buffer that the program takes is checked against those
-/// that are live: two buffers that share memory cannot be live at once, even if the program does not follow the
-/// plan's steps.
+/// The compiler makes the plan ([`plan::Plan`](crate::plan::Plan), [`arena!`](crate::arena!)), or the program does at run time
+/// ([`plan::OwnedPlan`](crate::plan::OwnedPlan)). The arena checks every requested buffer against the live ones: two buffers that share
+/// memory cannot be live at once, even if the program does not follow the plan's steps.
 ///
 /// Work on all buffers runs in the order of the arena's stream. When a buffer that was used on another stream
 /// ([`PlannedBuffer::used_on`](crate::pool::PlannedBuffer::used_on)) is dropped, the arena's stream waits for that use, on the device.
@@ -80,18 +78,18 @@ enum SlotState {
 /// ```
 pub struct PlannedArena<A: DeviceAllocator>(Arc<Shared<A>>);
 
-/// The place of a buffer.
+/// A buffer's place in the arena.
 struct Span {
     offset: usize,
     size: usize,
-    /// How many buffers are before it in the order of offsets, and how many begin before its end.
+    /// Number of buffers before this one in the order of offsets, and number of buffers that begin before its end.
     before: usize,
     reach: usize,
 }
 
 struct Shared<A: DeviceAllocator> {
     block: Owned<A>,
-    /// All lie within the block, whose size is a `usize`.
+    /// The spans of all buffers, each within the block.
     spans: Vec<Span>,
     /// The buffers by their offsets.
     order: Vec<usize>,
@@ -157,14 +155,14 @@ impl<A: DeviceAllocator> PlannedArena<A> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::NoSlot`] if there is no such buffer, [`PoolError::SlotLive`] or [`PoolError::SlotLost`] if it is already
-    /// live or lost, and [`PoolError::SlotOverlap`] if a live one shares its memory.
+    /// [`PoolError::NoSlot`] if there is no such buffer, [`PoolError::SlotLive`] or [`PoolError::SlotLost`] if it is already live or
+    /// lost, and [`PoolError::SlotOverlap`] if a live buffer shares its memory.
     pub fn take(&self, slot: usize) -> Result<PlannedBuffer<A>, PoolError> {
         self.check(slot)?;
         Ok(PlannedBuffer(Origin::Slot(self.allocate_part(slot, None)?)))
     }
 
-    /// Makes buffer `slot`, which exists, live for a request of a pattern for so many of its bytes, or as a whole.
+    /// Makes the existing buffer `slot` live: for a pattern's request of `requested` bytes, or as a whole.
     fn allocate_part(&self, slot: usize, requested: Option<usize>) -> Result<Slot<A>, PoolError> {
         self.enter(&mut self.lock(), slot)?;
         Ok(Slot { arena: self.clone(), slot, requested, users: Uses::new() })
@@ -195,7 +193,7 @@ impl<A: DeviceAllocator> PlannedArena<A> {
         }
         let &Span { offset, size, before, reach } = self.span(slot);
         if size > 0 {
-            // Live buffers do not overlap, so the last one that starts below this end also reaches the furthest.
+            // Live buffers do not overlap, so the last one that starts before this buffer's end also reaches furthest.
             if let Some(last) = live.last(reach) {
                 let with = self.0.order[last];
                 if self.span(with).offset + self.span(with).size > offset {
@@ -227,7 +225,7 @@ impl<A: DeviceAllocator> fmt::Debug for PlannedArena<A> {
     }
 }
 
-/// A buffer of an arena, taken until this is dropped.
+/// A buffer of an arena, live until this is dropped.
 struct Slot<A: DeviceAllocator> {
     arena: PlannedArena<A>,
     slot: usize,
@@ -239,16 +237,16 @@ struct Slot<A: DeviceAllocator> {
 impl<A: DeviceAllocator> Slot<A> {
     fn used_on(&self, stream: &A::Stream) {
         if stream.id() != self.arena.stream().id() {
-            // If this handle is forgotten, the block as a whole still waits.
+            // If the program forgets this handle, the whole block still waits.
             self.arena.0.block.used_on(stream);
             self.users.add(stream);
         }
     }
 
-    /// Exchanges the buffer for another one. The old one stays after an error.
+    /// Exchanges the buffer for another one. After an error, the old buffer stays.
     fn turn_into(&mut self, slot: usize) -> Result<(), PoolError> {
         self.arena.check(slot)?;
-        // Another thread may take this memory at once, so settle first.
+        // Another thread may reuse this memory at once, so settle first.
         if self.users.settle(self.arena.stream()).is_err() {
             return Err(PoolError::SlotLost { slot: self.slot });
         }
@@ -273,7 +271,7 @@ impl<A: DeviceAllocator> Drop for Slot<A> {
         if settled.is_ok() {
             self.arena.leave(&mut live, self.slot);
         } else {
-            // Keep the place occupied, so that no other buffer gets it.
+            // Keep the place occupied, so that no other buffer uses it.
             live.slots[self.slot] = SlotState::Lost;
         }
     }
@@ -284,14 +282,14 @@ impl<A: DeviceAllocator> Drop for Slot<A> {
 pub struct PlannedBuffer<A: DeviceAllocator>(Origin<A>);
 
 enum Origin<A: DeviceAllocator> {
-    /// A place in the plan of an arena, or of a pattern's stream.
+    /// A buffer in the plan of an arena or of a pattern's stream.
     Slot(Slot<A>),
-    /// A block of the pool, and the pattern that records it with the recording, lane and request.
+    /// A block of the pool, and, if a pattern records it, the pattern with the recording, lane and request.
     Pool { buffer: Owned<A>, recorded: Option<(Pattern<A>, u64, usize, usize)> },
 }
 
 impl<A: DeviceAllocator> PlannedBuffer<A> {
-    /// Returns the buffer's number in the plan, which a pattern has for each stream; `None` if it is a block of the pool.
+    /// Returns the buffer's number in the plan (a pattern has one plan per stream); `None` for a block of the pool.
     pub fn slot(&self) -> Option<usize> {
         match &self.0 {
             Origin::Slot(slot) => Some(slot.slot),
@@ -307,7 +305,7 @@ impl<A: DeviceAllocator> PlannedBuffer<A> {
         }
     }
 
-    /// Returns the length in bytes: of a pattern's buffer, the requested one.
+    /// Returns the length in bytes; for a pattern's buffer, the requested length.
     pub fn bytes(&self) -> usize {
         match &self.0 {
             Origin::Slot(slot) => slot.requested.unwrap_or_else(|| slot.arena.span(slot.slot).size),
@@ -315,7 +313,7 @@ impl<A: DeviceAllocator> PlannedBuffer<A> {
         }
     }
 
-    /// Returns the block of the pool that has the memory.
+    /// Returns the pool's block that contains the buffer.
     #[cfg(feature = "gpu")]
     pub(crate) fn block(&self) -> &Owned<A> {
         match &self.0 {
@@ -337,12 +335,12 @@ impl<A: DeviceAllocator> PlannedBuffer<A> {
         }
     }
 
-    /// Exchanges this buffer of an arena for another one of its plan in one step: for an operator that works in place, whose
-    /// output lies where its input does. Uses on other streams are waited for as in a drop, on the device.
+    /// Exchanges this buffer for another one of the arena's plan in one step, for operators that work in place and write their output
+    /// over their input. As in a drop, the arena's stream waits on the device for uses on other streams.
     ///
     /// # Errors
     ///
-    /// The [`PoolError`] of [`PlannedArena::take`], [`PoolError::NoSlot`] for a buffer of a pattern, together with this buffer,
+    /// The [`PoolError`] of [`PlannedArena::take`], or [`PoolError::NoSlot`] for a buffer of a pattern; either comes with this buffer,
     /// which stays live.
     pub fn turn_into(mut self, slot: usize) -> Result<Self, (PoolError, Self)> {
         let turned = match &mut self.0 {
@@ -364,7 +362,7 @@ impl<A: DeviceAllocator> Drop for PlannedBuffer<A> {
     }
 }
 
-/// Changes a request that is being recorded, if its recording is still under way.
+/// Changes a recorded request, if its recording is still under way.
 fn change_recorded<A: DeviceAllocator>(
     recorded: &Option<(Pattern<A>, u64, usize, usize)>,
     change: impl FnOnce(&mut Lane<A>, usize),
@@ -390,30 +388,30 @@ impl<A: DeviceAllocator> fmt::Debug for PlannedBuffer<A> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PatternStats {
-    /// Iterations that have begun.
+    /// Number of iterations begun.
     pub iterations: u64,
-    /// Iterations that were recorded.
+    /// Number of recorded iterations.
     pub recorded: u64,
-    /// All requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Requests that were allocated from the plan.
+    /// Number of requests allocated from the plan.
     pub hits: u64,
-    /// Requests that the plan leaves to the pool, as in the recorded iteration: for buffers that outlived it or
-    /// were used on another stream.
+    /// Number of requests that the plan leaves to the pool, because their buffers outlived the recorded iteration or were used on another
+    /// stream in it.
     pub outside: u64,
-    /// Requests that went to the pool because they differ from the recorded ones, or because their place in the
-    /// plan was still occupied.
+    /// Number of requests that went to the pool because they differed from the recorded ones or their place in the plan was still
+    /// occupied.
     pub deviations: u64,
     /// Bytes of the plan, over all streams; 0 without a plan.
     pub arena: u64,
     /// A lower bound in bytes: no plan for these requests can be smaller.
     pub lower_bound: u64,
-    /// Bytes that the planned requests would take if none of them shared memory.
+    /// Bytes that the planned requests would occupy without sharing memory.
     pub naive: u64,
 }
 
 impl PatternStats {
-    /// Returns the share of requests that were allocated from the plan, 0 to 1; 1 if there were none.
+    /// Returns the share of requests allocated from the plan, 0 to 1; 1 if there were no requests.
     pub fn hit_rate(&self) -> f64 {
         if self.requests == 0 { 1.0 } else { self.hits as f64 / self.requests as f64 }
     }
@@ -429,7 +427,7 @@ enum Phase {
 
 struct State<A: DeviceAllocator> {
     phase: Phase,
-    /// Whether the next iteration is to be recorded.
+    /// Whether to record the next iteration.
     wanted: bool,
     lanes: Vec<Lane<A>>,
     by_stream: ByNumber<u64, usize>,
@@ -448,18 +446,18 @@ impl<A: DeviceAllocator> State<A> {
     }
 }
 
-/// Allocates the iterations of a repetitive program from a plan, and all other requests from a pool, which is any
-/// [`DeviceAllocator`], borrowed or shared. Clones refer to the same pattern, and its buffers keep it.
+/// Allocates the iterations of a repetitive program from a plan, and all other requests from a pool: any [`DeviceAllocator`], borrowed or
+/// shared. Clones refer to the same pattern, and its buffers keep it alive.
 ///
-/// The first iteration is recorded: its requests go to the pool while their sizes, alignments and streams and the
-/// order of requests and frees are noted. When the second iteration begins, each stream's requests are planned in
-/// O(n²), and one block per stream is taken from the pool. From then on, a stream's next request gets its planned
-/// place in O(buffers / 64), without touching the pool, if its length in granules is the recorded one. If it is not, the next
-/// few recorded requests are tried, and then the request goes to the pool. So does a request whose place is still
-/// occupied because some buffer was not freed in time. Two live buffers never overlap, whatever the program does.
+/// The pattern records the first iteration: its requests go to the pool, while the pattern notes their sizes, alignments and streams and
+/// the order of requests and frees. When the second iteration begins, it plans each stream's requests in O(n²) and allocates one block
+/// per stream from the pool. From then on, a stream's next request gets its planned place in O(buffers / 64), without a call to the pool,
+/// if its length in granules is the recorded one. Otherwise the pattern tries the next few recorded requests, and then passes the request
+/// to the pool. It also passes on a request whose place is still occupied because a buffer was not freed in time. Two live buffers never
+/// overlap, whatever the program does.
 ///
-/// The pool allocates buffers that outlive the recorded iteration or are used on other streams in it, since it knows when their work is
-/// done.
+/// The pool always allocates buffers that outlived the recorded iteration or were used on other streams in it, since it knows when their
+/// work is done.
 ///
 /// ```
 /// use allotment::pool::{DevicePool, Pattern, PoolOptions};
@@ -494,10 +492,10 @@ impl<A: DeviceAllocator> Clone for Pattern<A> {
     }
 }
 
-/// Requests are rounded up to a multiple of so many bytes, the granule of pools.
+/// The granule of pools in bytes, to whose multiples requests round up.
 const GRANULE: usize = 256;
 
-/// Rounds a request's length up to granules.
+/// Rounds a request's length in bytes up to whole granules.
 fn granules(bytes: usize) -> usize {
     bytes.max(1).checked_next_multiple_of(GRANULE).unwrap_or(usize::MAX)
 }
@@ -521,11 +519,11 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
     /// Begins an iteration. After a recorded one, this makes the plan, in O(n²) for a stream with n requests;
     /// otherwise it takes at most O(requests of the plan).
     ///
-    /// The segments of the recorded iteration stay in the pool; [`RawPool::trim`](super::RawPool::trim) gives them back.
+    /// The segments of the recorded iteration stay in the pool; [`RawPool::trim`](super::RawPool::trim) releases them.
     ///
     /// # Errors
     ///
-    /// A [`PoolError`] if there is no new plan. The iteration has begun all the same.
+    /// A [`PoolError`] if there is no new plan. The iteration begins anyway.
     pub fn begin(&self) -> Result<(), PoolError> {
         let mut state = self.lock();
         state.stats.iterations += 1;
@@ -659,7 +657,7 @@ impl<A: DeviceAllocator> Pattern<A> {
         self.lock().stats
     }
 
-    /// Returns the statistics with the requests of the current iteration alone. O(1).
+    /// Returns the statistics, with only the current iteration's requests. O(1).
     pub fn iteration(&self) -> PatternStats {
         let state = self.lock();
         let (all, before) = (state.stats, state.before);
@@ -683,7 +681,7 @@ impl<A: DeviceAllocator> fmt::Debug for Pattern<A> {
     }
 }
 
-/// How many recorded requests are tried when the one that is due does not match.
+/// Number of recorded requests to try when the next one does not match.
 const WINDOW: usize = 16;
 /// The value of `end` for a lifetime that has not ended.
 const OPEN: u32 = u32::MAX;
@@ -696,23 +694,23 @@ struct Request {
     align: usize,
     /// The request's number among all requests and frees of the lane.
     start: u32,
-    /// The number of the event that freed it.
+    /// The number of the event that freed the buffer.
     end: u32,
     /// Whether the buffer was used on another stream.
     shared: bool,
-    /// Its buffer in the plan; `None` if the pool satisfies the request.
+    /// The request's buffer in the plan; `None` if the pool satisfies the request.
     slot: Option<usize>,
 }
 
 /// The requests of one stream, and the plan for them.
 struct Lane<A: DeviceAllocator> {
     stream: A::Stream,
-    /// `None` if nothing is planned.
+    /// `None` if the plan is empty.
     arena: Option<PlannedArena<A>>,
     requests: Vec<Request>,
     /// The number of the next event while recording.
     now: u32,
-    /// The request that is due next.
+    /// The recorded request that is expected next.
     next: usize,
     lower_bound: u64,
     naive: u64,
@@ -741,7 +739,7 @@ impl<A: DeviceAllocator> Lane<A> {
         }
     }
 
-    /// Plans the recorded requests and takes a block for the plan from the pool.
+    /// Plans the recorded requests and allocates a block for the plan from the pool.
     fn plan(&mut self, pool: &A) -> Result<(), PoolError>
     where
         A: Clone,
@@ -767,8 +765,8 @@ impl<A: DeviceAllocator> Lane<A> {
         Ok(())
     }
 
-    /// Finds the request's place, a buffer of the plan; `None` if the pool satisfies it as in the recorded iteration, and an error if it
-    /// differs from the recorded ones or its place is taken. O(buffers / 64).
+    /// Finds the request's buffer in the plan; `None` if the plan leaves the request to the pool, and an error if it differs from the
+    /// recorded ones or its place is occupied. O(buffers / 64).
     fn find_place(&mut self, bytes: usize, align: usize) -> Result<Option<Slot<A>>, PoolError> {
         let last = self.requests.len().min(self.next + WINDOW);
         let size = granules(bytes);
@@ -801,7 +799,7 @@ mod tests {
         let mut last: Lane<_> = lane(OPEN - 2);
         assert_eq!(last.record(1, 1), Some(0));
         last.freed(0);
-        // There is no number left for the free, so the buffer counts as one that is never freed.
+        // No number is left for the free, so the buffer counts as never freed.
         assert_eq!((last.requests[0].end, last.now, last.requests.len()), (OPEN, OPEN - 1, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! Recovery: the steps of a pool when a request finds no room.
+//! Recovery: the stages of a request that finds no room.
 
 #![forbid(unsafe_code)]
 
@@ -15,14 +15,14 @@ use crate::placement::SegmentPlacement;
 /// A request that has found no room so far.
 struct Need<'a> {
     request: &'a Request,
-    /// The stream heap that it is for.
+    /// The stream heap of the request.
     heap: usize,
-    /// Why the pool last did not grow.
+    /// Why the pool last failed to grow.
     denied: Option<Denied>,
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Does what belongs to a stage of the recovery, and measures it if the options ask for that.
+    /// Runs a stage of the recovery, and measures it if the options ask for that.
     fn stage<T>(&self, stage: usize, work: impl FnOnce() -> T) -> T {
         let Some(times) = &self.times else { return work() };
         let start = self.source.now();
@@ -31,8 +31,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         result
     }
 
-    /// Satisfies a request that the stream heap's own free blocks could not: from waiting blocks, from other streams, from
-    /// the source, and then by every other means.
+    /// Satisfies a request for which the stream heap's free blocks have no room: from waiting blocks, from other streams, from the
+    /// source, and then by every other means.
     #[cold]
     #[inline(never)]
     pub(super) fn allocate_by_recovery<'a>(
@@ -63,7 +63,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             return Ok((state, number));
         }
         if state.order.is_recording() {
-            // Giving memory back and waiting for work could spoil the capture.
+            // Releasing memory or waiting for work could spoil the capture.
             self.flush(&mut state);
             let found = self.any_free(&mut state, need, Patience::Request);
             if found.is_none() {
@@ -76,7 +76,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             if let Some(number) = self.recover(&mut state, need)? {
                 return Ok((state, number));
             }
-            // The hooks free blocks of this pool, so they are called outside its lock.
+            // The hooks free blocks of this pool, so call them outside its lock.
             let shortage = self.out_of_memory(&mut state, need.request, need.denied);
             drop(state);
             let reclaimed = self.stage(7, || self.hooks.reclaim(&shortage, &mut after));
@@ -91,7 +91,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Satisfies a request of a stream that is being captured, from memory of the graph alone.
+    /// Satisfies a request of a captured stream, only from memory of the graph.
     fn allocate_for_graph(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<u32, PoolError> {
         if self.options.reuse != Reuse::None {
             let mut kinds = need.request.kind.preferred().into_iter();
@@ -107,8 +107,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Err(self.refusal(state, need.request, need.denied))
     }
 
-    /// Takes the measures that every request may take: returns blocks whose events have passed, uses other streams'
-    /// memory, and grows.
+    /// Takes the measures that are open to every request: returns blocks whose events have passed, uses other streams' memory, and grows
+    /// the pool.
     fn attempt(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
         if let Some(number) = self.stage(0, || self.find(state, need)) {
             return Ok(Some(number));
@@ -131,7 +131,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             return Some(number);
         }
         if self.options.lean {
-            // Very large segments are left to very large requests, which would find no room otherwise.
+            // Leave very large segments to very large requests, which would otherwise find no room.
             let found = state.allocate(need.request, need.heap, need.request.kind.preferred()[1]);
             if found.is_some() {
                 return found;
@@ -145,7 +145,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Satisfies a request from the stream heap's own segments of its kind, unless a lean pool had better reserve one that is shorter.
+    /// Satisfies a request from the stream heap's segments of its kind, unless a lean pool should reserve a shorter segment instead.
     pub(super) fn allocate_own(
         &self,
         state: &mut State<P, S>,
@@ -161,8 +161,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.allocate(request, heap, request.kind)
     }
 
-    /// Returns whether a segment is so much longer than a very large request that it had better go back to the source: a lean pool uses
-    /// the rest for nothing else.
+    /// Returns whether a segment is too long for a very large request, so that the pool should release it instead: a lean pool does not
+    /// use the rest for other requests.
     pub(super) fn is_too_long(&self, state: &State<P, S>, segment: u32, request: &Request) -> bool {
         let longest = bytes_of::<P>(state.entry(segment).placement.largest()) as usize;
         let least = self.needed(request).saturating_add(self.options.exact_step);
@@ -188,7 +188,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Makes another attempt, with any free block.
+    /// Tries again, with any free block.
     fn retry(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
         state.note(need.heap, |figures| figures.counted.retries += 1);
         match self.any_free(state, need, Patience::Request) {
@@ -197,7 +197,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Takes any free block, also of other streams if their work is done, or once it is. A pool that reuses nothing has none.
+    /// Allocates any free block, including other streams' blocks if, or with enough patience once, their work is done. `None` in a pool
+    /// without reuse.
     fn any_free(&self, state: &mut State<P, S>, need: &Need<'_>, patience: Patience) -> Option<u32> {
         if self.options.reuse == Reuse::None {
             return None;
@@ -208,9 +209,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         })
     }
 
-    /// Takes the measures of the last resort in turn, each followed by another attempt.
+    /// Takes the last-resort measures in turn, and tries again after each.
     fn recover(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
-        // Blocks that are kept by class go back, and empty segments whose work is done.
+        // Return blocks that are kept by class, then release empty segments whose work is done.
         let kept = self.stage(2, || {
             self.flush(state);
             self.any_free(state, need, Patience::Request)
@@ -225,7 +226,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if empty.is_some() {
             return Ok(empty);
         }
-        // Freed blocks are waited for, of this stream and of others.
+        // Wait for freed blocks, of this stream and of others.
         let waited = self.stage(4, || {
             while self.wait_for_one(state).is_some() {
                 if let Some(number) = self.retry(state, need)? {
@@ -242,7 +243,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if trimmed.is_some() {
             return Ok(trimmed);
         }
-        // An aggressive pool moves blocks together. The last attempt:
+        // The last attempt, after compaction in an aggressive pool.
         self.stage(6, || {
             if self.options.reuse == Reuse::Aggressive && self.compact_heap(state, need.heap) != Ok(0) {
                 self.trim_to(state, 0);
@@ -251,7 +252,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         })
     }
 
-    /// Returns the error of a request that found no room: that of the device if it was lost, because its memory does not come back.
+    /// Returns the error of a request that found no room: the device's error if the device is lost, because its memory never returns.
     pub(super) fn refusal(
         &self,
         state: &mut State<P, S>,
@@ -289,17 +290,18 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Returns the bytes of the longest request for work on the stream with this number that would succeed now without waiting for work,
-    /// to the granule: in free memory of the stream, in that of others whose work is done, or in new memory within the limit, also after
-    /// empty segments were released. Freed blocks whose events have passed, and those that are kept by class, return to their segments.
+    /// Returns the length in bytes, to the granule, of the longest request for work on the stream with this number that would succeed now
+    /// without waiting for work: in free memory of the stream, in free memory of other streams whose work is done, or in new memory
+    /// within the limit, including the release of empty segments. Freed blocks whose events have passed, and blocks kept by class, return
+    /// to their segments.
     ///
-    /// What only compaction, hooks or the pages between blocks of a [lean](super::PoolOptions::lean) pool could add does not count.
-    /// Other programs may take the source's memory first, and placements that round lengths up, such as a buddy system, may need
-    /// more than this of a new segment. O(blocks · log blocks), and a driver call.
+    /// The result excludes memory that only compaction, hooks or the pages between blocks of a [lean](super::PoolOptions::lean) pool
+    /// could add. Other programs may use up the source's memory first, and placements that round lengths up, such as a buddy system, may
+    /// need more than this from a new segment. O(blocks · log blocks), and a driver call.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Source`] if the driver does not tell how much memory is free.
+    /// [`PoolError::Source`] if the driver fails to report the free memory.
     pub fn available(&self, stream: u64) -> Result<usize, PoolError> {
         let mut state = self.lock();
         self.settle_graphs(&mut state);
@@ -346,18 +348,19 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Ok(best)
     }
 
-    /// Returns the bytes of the longest request that this many granules suffice for.
+    /// Returns the length in bytes of the longest request for which this many granules suffice.
     fn fits(&self, state: &State<P, S>, len: usize) -> usize {
         let classes = &state.extra.classes;
         let class = classes.partition_point(|&class| class <= len);
-        // A request is rounded up to its class.
+        // A request rounds up to its class.
         let len = if class < classes.len() { class.checked_sub(1).map_or(0, |at| classes[at]) } else { len };
         let guards = self.length(1, 1) - self.unit;
         let len = len.saturating_sub(guards) & !(self.unit - 1);
         (len << self.shift).min((P::MAX_LEN << self.shift) / 2)
     }
 
-    /// Returns the bytes of the longest request of a kind that this many granules suffice for; 0 if they are too few for the kind.
+    /// Returns the length in bytes of the longest request of a kind for which this many granules suffice; 0 if they are too few for the
+    /// kind.
     fn fits_as(&self, state: &State<P, S>, kind: SizeKind, len: usize) -> usize {
         let most = match kind {
             SizeKind::Small => self.options.small_limit,
@@ -368,7 +371,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if self.kind_of(bytes) == kind { bytes } else { 0 }
     }
 
-    /// Returns the bytes of the longest request that free memory of the stream heap `from` can satisfy for another stream.
+    /// Returns the length in bytes of the longest request of another stream that free memory of the stream heap `from` can satisfy.
     fn borrowed(&self, state: &mut State<P, S>, from: usize, stream: u64) -> usize {
         if state.heap(from).private || state.longest(from) == 0 {
             return 0;
@@ -384,8 +387,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         SizeKind::ALL.map(of).into_iter().max().unwrap_or(0)
     }
 
-    /// Returns the granules of the longest request of a kind that the pool can grow for by up to `room` bytes, without the segments
-    /// that are `gone` by then.
+    /// Returns the length in granules of the longest request of a kind for which growth by up to `room` bytes makes room, without the
+    /// segments that are `gone` by then.
     fn growth(
         &self,
         state: &State<P, S>,
@@ -410,7 +413,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         let mut shorter = 0;
         for (length, segment, holes) in self.gaps(state, kind, heap) {
-            // The shortest gap that a request fits into is refilled, or none.
+            // Only the shortest gap into which the request fits can be refilled.
             let fits = self.refilled(state, length, &holes, room);
             if fits > shorter && !gone.contains(&segment) {
                 longest = longest.max(fits);

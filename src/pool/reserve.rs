@@ -1,4 +1,4 @@
-//! Reserves segments of a pool, and releases them: the calls of the source, and what the state hears of them.
+//! Reserves and releases a pool's segments: calls the source and updates the state.
 
 use super::options::Reuse;
 use super::segments::{Entry, SizeKind};
@@ -50,7 +50,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Ok(number)
     }
 
-    /// Makes a call of the source for a stream heap, in the order of its stream: see [`Supply::call`](super::state::Supply::call).
+    /// Calls the source for a stream heap, in the order of its stream: see [`Supply::call`](super::state::Supply::call).
     pub(super) fn call<T>(
         &self,
         state: &mut State<P, S>,
@@ -69,15 +69,15 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         memory: Segment,
         heap: usize,
     ) -> Result<(), SourceError> {
-        // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks came back in the
-        // order of the heap's stream, or after their work on other streams was done.
+        // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks were freed in the order of the
+        // heap's stream, or after their work on other streams was done.
         let release = |source: &S, stream: &S::Stream| unsafe { source.release(memory, stream) };
         self.call(state, heap, |calls| &mut calls.release, release)
     }
 
-    /// Releases a segment if it is empty, and returns its bytes; 0 if it is not empty.
+    /// Releases a segment if it is empty, and returns the number of released bytes; 0 if it is not empty.
     pub(super) fn release(&self, state: &mut State<P, S>, segment: u32) -> Result<usize, SourceError> {
-        // A source may wait for the stream, or make the release part of the graph.
+        // Release nothing during a capture: a source may wait for the stream, or make the release part of the graph.
         if captures(state.heap(state.entry(segment).heap).stream()) {
             return Ok(0);
         }
@@ -87,8 +87,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Releases the empty segments that `goes` picks, ascending by `key`, and returns the released bytes. Both get a segment's number, and
-    /// `goes` the bytes that were released before.
+    /// Releases the empty segments that `goes` picks, ascending by `key`, and returns the number of released bytes. Both receive a
+    /// segment's number; `goes` also receives the bytes released so far.
     pub(super) fn release_empty<K: Ord>(
         &self,
         state: &mut State<P, S>,
@@ -100,20 +100,20 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let mut released = 0;
         for number in empty {
             if goes(state, number, released) {
-                // A segment that the driver did not take has left the pool all the same; its error is counted.
+                // A segment that the driver fails to release leaves the pool anyway; its error is counted.
                 released += self.release(state, number).unwrap_or(0);
             }
         }
         released
     }
 
-    /// Gives a block back to its segment, and the segment to the source if nothing is to be kept.
+    /// Frees a block in its segment, and releases the segment to the source if the pool keeps nothing.
     #[inline(always)]
     pub(super) fn return_block(&self, state: &mut State<P, S>, number: u32) {
         let segment = state.free_memory(number, || self.source.now());
         let goes = self.options.reuse == Reuse::None && !state.heap(state.entry(segment).heap).private;
         if goes && !state.order.is_recording() {
-            // Ignore an error here: it has been counted, and the segment is out of the pool.
+            // Ignore the error: it is counted, and the segment has left the pool.
             let _ = self.release(state, segment);
         }
     }

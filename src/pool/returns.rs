@@ -11,9 +11,9 @@ use super::{Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Frees a block. Work that is submitted to its stream from here on may use the memory at once; other streams
-    /// may use it when all work submitted so far is done, including work on the streams given to
-    /// [`RawPool::record_stream`]. O(1) plus the placement's work, and O(log segments) if the stream has several segments.
+    /// Frees a block. Later work on its stream may reuse the memory at once; other streams may reuse it when all work submitted so far is
+    /// done, including work on the streams passed to [`RawPool::record_stream`]. O(1) plus the placement's work, and O(log segments) if
+    /// the stream has several segments.
     ///
     /// # Errors
     ///
@@ -28,8 +28,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.deallocate_slow(&allocation)
     }
 
-    /// Frees blocks like [`RawPool::deallocate`], and returns how many were freed without an error. Neighbours in the list whose streams
-    /// share a lock, and that only those have used, take it once.
+    /// Frees blocks like [`RawPool::deallocate`], and returns the number of blocks freed without an error. Successive blocks that only
+    /// their own streams have used take one lock together if those streams share it.
     pub fn deallocate_many(&self, blocks: Vec<Allocation>) -> usize {
         let (mut rest, mut freed) = (&blocks[..], 0);
         while !rest.is_empty() {
@@ -47,7 +47,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         freed
     }
 
-    /// Frees a block under the lock of everything, unless it is measured how its stream's heap does that alone.
+    /// Frees a block under the lock of everything; a timed pool first tries the heap of the block's stream alone.
     #[inline(never)]
     fn deallocate_slow(&self, allocation: &Allocation) -> Result<(), PoolError> {
         let &Allocation { pool, record, serial, .. } = allocation;
@@ -62,7 +62,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.free_checked(&mut state, number, None)
     }
 
-    /// Frees a block, after its last work on `stream` if one is named, with the checks before and the trimming after.
+    /// Runs the checks, frees a block whose last work may be on another `stream`, and trims.
     fn free_checked(
         &self,
         state: &mut State<P, S>,
@@ -83,8 +83,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         sound
     }
 
-    /// Frees a block like [`RawPool::deallocate`], when the last work on it was submitted to `stream`. The block's own
-    /// stream need not wait for that work: it gets the memory back after an event on `stream`.
+    /// Frees a block like [`RawPool::deallocate`], but with its last work on `stream`. The block's own stream need not wait for that
+    /// work: the pool reuses the memory after an event on `stream`.
     ///
     /// # Errors
     ///
@@ -99,8 +99,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::AlreadyFree`] if the address lies in a segment of the pool but no live block starts there,
-    /// [`PoolError::Foreign`] if it lies in none, and [`PoolError::Overrun`] as in [`RawPool::deallocate`].
+    /// [`PoolError::AlreadyFree`] if the address lies in a segment of the pool but no live block starts there, [`PoolError::Foreign`] if
+    /// it lies in no segment, and [`PoolError::Overrun`] as in [`RawPool::deallocate`].
     pub fn deallocate_at(&self, address: usize) -> Result<(), PoolError> {
         let mut state = self.lock();
         let live = |holder| matches!(holder, Holder::Live | Holder::Shared);
@@ -115,8 +115,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.free_checked(&mut state, number, None)
     }
 
-    /// Notes that work on `stream` uses the block. After the block is freed, its memory is not used again before
-    /// that work is done. O(streams of the block).
+    /// Notes that work on `stream` uses the block. Once the block is freed, the pool does not reuse its memory before that work is done.
+    /// O(streams of the block).
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Some(state.entry(state.record(number).segment).memory)
     }
 
-    /// Does what is due before a block is freed: trace, usage and checks.
+    /// Prepares a block's free: updates the trace and the usage statistics, and runs the checks.
     #[inline(always)]
     fn leave(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
         if state.extra.is_watched() {
@@ -156,7 +156,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if self.checked { self.check_old(state, number) } else { Ok(()) }
     }
 
-    /// Tells the trace and the usage statistics of a free.
+    /// Reports a free to the trace and the usage statistics.
     #[cold]
     fn watch_free(&self, state: &mut State<P, S>, number: u32) {
         if state.extra.trace.is_some() {
@@ -168,14 +168,14 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Runs the chosen checks when a block is freed.
+    /// Runs the chosen checks on a block about to be freed.
     #[cold]
     fn check_old(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
         state.extra.sites.remove(&number);
         self.inspect(state, number)
     }
 
-    /// Frees a block: at once if only its own stream used it, otherwise after the events of the streams that did.
+    /// Frees a block: at once if only its own stream used it, otherwise after events of the streams that used it.
     pub(super) fn free(&self, state: &mut State<P, S>, number: u32) {
         if state.order.asks && state.may_be_kept(number) && self.keep_for_graph(state, number) {
             return;
@@ -201,12 +201,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.note(heap, |figures| figures.defer(granted, record.requested));
         self.defer(state, number, streams);
         if is_late {
-            // Memory must not be filled while work on it may still run.
+            // Poll at once: the CPU fills the memory only after the work on it.
             self.poll(state);
         }
     }
 
-    /// Keeps a freed block for requests of its class. Returns whether its length is that of a class.
+    /// Keeps a freed block for requests of its class. Returns `false` if its length is not a class's.
     fn keep(&self, state: &mut State<P, S>, number: u32) -> bool {
         let record = state.record(number);
         let (len, heap) = (record.len as usize, usize::from(record.heap));

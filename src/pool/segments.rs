@@ -6,7 +6,7 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::BinaryHeap;
 
-/// The group of segments that a request is satisfied from, by its size.
+/// The group of segments for a request, by its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SizeKind {
     /// Segments for small requests ([`PoolOptions::small`](super::PoolOptions::small)).
@@ -42,17 +42,17 @@ pub(super) struct Request {
     /// Alignment in granules.
     pub align: usize,
     pub kind: SizeKind,
-    /// Whether the length is that of a class, of which freed blocks are kept.
+    /// Whether the length is a class's, so that the pool keeps the freed block.
     pub classed: bool,
 }
 
 impl Request {
-    /// Returns a request of the pool itself, for `len` granules that no program asked for.
+    /// Makes a request of the pool itself, for `len` granules.
     pub(super) const fn of_pool(len: usize, align: usize, kind: SizeKind) -> Self {
         Self { bytes: 0, align_bytes: 1, len, align, kind, classed: false }
     }
 
-    /// Returns the record of a block of `segment` that is allocated to a stream heap for this request.
+    /// Returns the record of a block of `segment`, allocated to a stream heap for this request.
     #[inline(always)]
     pub(super) fn record<T>(&self, block: Block<T>, segment: u32, heap: usize) -> Record<T> {
         Record {
@@ -76,7 +76,7 @@ pub(super) enum Holder {
     None,
     /// Allocated.
     Live,
-    /// Allocated, and also used on streams other than its own, or in the segment of another stream.
+    /// Allocated, and used on other streams too, or in the segment of another stream.
     Shared,
     /// Freed, but waiting for events.
     Waiting,
@@ -96,9 +96,9 @@ pub(super) struct Record<T> {
     pub requested: u64,
     /// Distinguishes successive uses of the same record.
     pub serial: u32,
-    /// The heap of the stream that the block was allocated for.
+    /// The number of the stream heap that the block was allocated for.
     pub heap: u16,
-    /// Logarithm of the alignment in granules.
+    /// Binary logarithm of the alignment in granules.
     pub align: u8,
     pub holder: Holder,
 }
@@ -109,10 +109,10 @@ impl<T: Copy> Record<T> {
     }
 }
 
-/// The number of lanes that a pool may have: stream heaps that can be used at the same time.
+/// The most lanes of a pool: stream heaps that threads can use at the same time.
 pub(super) const LANES: usize = 8;
 
-/// Returns the lane that a stream heap, a segment or a record belongs to for good, by its number.
+/// Returns the fixed lane of the stream heap, segment or record with this number.
 #[inline(always)]
 pub(super) const fn lane_of(number: usize) -> usize {
     number % LANES
@@ -130,7 +130,7 @@ impl<T: Copy> Records<T> {
         Self { lane: lane as u32, all: Vec::new(), unused: Vec::new() }
     }
 
-    /// Stores a record and returns its number. Its serial continues that of the record's last use. O(1), amortised.
+    /// Stores a record and returns its number. Its serial follows the serial of the record's last use. O(1), amortised.
     #[inline(always)]
     pub(super) fn insert(&mut self, record: Record<T>) -> u32 {
         if let Some(number) = self.unused.pop() {
@@ -162,7 +162,7 @@ impl<T: Copy> Records<T> {
         &mut self.all[number as usize / LANES]
     }
 
-    /// Swaps the memory of two records whose blocks have equal lengths.
+    /// Swaps the memory of two records with blocks of equal length.
     pub(super) fn swap_places(&mut self, a: u32, b: u32) {
         let (first, second) = (*self.get(a), *self.get(b));
         let put = |record: &mut Record<T>, place: Record<T>| {
@@ -173,13 +173,13 @@ impl<T: Copy> Records<T> {
         put(self.get_mut(b), first);
     }
 
-    /// Returns the record, if there is one with this number.
+    /// Returns the record with this number, if it exists.
     #[inline(always)]
     pub(super) fn find(&self, number: u32) -> Option<&Record<T>> {
         self.all.get(number as usize / LANES)
     }
 
-    /// Returns whether each unused record is listed once, and no other is. O(records · log records).
+    /// Returns whether the list contains each unused record once, and no others. O(records · log records).
     pub(super) fn is_sound(&self) -> bool {
         let mut listed = self.unused.clone();
         listed.sort_unstable();
@@ -197,28 +197,28 @@ impl<T: Copy> Records<T> {
     }
 }
 
-/// A segment and the placement that divides it, in cache lines of its own: threads use different ones at the same time.
+/// A segment and the placement that divides it, in separate cache lines because threads use different segments at the same time.
 #[repr(align(128))]
 pub(super) struct Entry<P> {
     pub memory: Segment,
     pub placement: P,
-    /// The stream heap that owns it.
+    /// The stream heap that owns the segment.
     pub heap: usize,
     pub kind: SizeKind,
     /// Number of blocks that the placement has allocated.
     pub live: u32,
-    /// Number of these blocks that are holes, that is pages without memory; `unmapped` is their size in bytes.
+    /// Number of these blocks that are holes, pages without memory; `unmapped` is the total size of the holes in bytes.
     pub holes: u32,
     pub unmapped: usize,
-    /// The length under which it is listed in a bin with several segments.
+    /// The segment's key in its bin's order, the length of its longest free block; [`UNLISTED`] in a bin with one segment.
     pub listed: usize,
-    /// When its last block came back: by the source's clock, and as a step number.
+    /// When the segment became empty: the source's time and the step number.
     pub emptied: (Duration, u64),
-    /// Whether some of its free memory is not filled although the options ask for it.
+    /// Whether some of the segment's free memory is not filled although the options ask for it.
     pub unfilled: bool,
 }
 
-/// The value of `listed` for segments that are in no order.
+/// The value of `listed` for segments outside an order.
 pub(super) const UNLISTED: usize = usize::MAX;
 
 impl<P: SegmentPlacement> Entry<P> {
@@ -236,7 +236,7 @@ impl<P: SegmentPlacement> Entry<P> {
         self.live -= 1;
     }
 
-    /// Returns whether no block but holes is allocated in the segment.
+    /// Returns whether the segment's only allocated blocks are holes.
     #[inline(always)]
     pub(super) const fn is_empty(&self) -> bool {
         self.live == self.holes
@@ -282,7 +282,7 @@ impl<P> Segments<P> {
         entry
     }
 
-    /// Returns the segment with this number, which must exist, for changes.
+    /// Returns the segment with this number, which must exist, mutably.
     #[inline(always)]
     pub(super) fn get_mut(&mut self, number: u32) -> &mut Entry<P> {
         let Some(entry) = &mut self.all[number as usize / LANES] else {
@@ -291,7 +291,7 @@ impl<P> Segments<P> {
         entry
     }
 
-    /// Adds a segment and returns its number, the lowest that is unused. O(log segments).
+    /// Adds a segment and returns its number, the lowest unused one. O(log segments).
     pub(super) fn insert(&mut self, entry: Box<Entry<P>>) -> u32 {
         let place = self.unused.pop().map_or(self.all.len(), |Reverse(place)| place);
         self.all.resize_with(self.all.len().max(place + 1), || None);
@@ -323,7 +323,7 @@ mod records_tests {
         Record { offset: 0, len: 1, token, segment: 0, requested: 1, serial: 0, heap, align: 0, holder }
     }
 
-    /// Each lane has numbers of its own, and uses none twice.
+    /// Each lane has separate numbers, and never uses one twice.
     #[test]
     fn records_are_of_their_lane() {
         for lane in 0..LANES {
@@ -344,7 +344,7 @@ mod records_tests {
         }
     }
 
-    /// Each use of a record has a serial of its own.
+    /// Each use of a record has a new serial.
     #[test]
     fn serials_rise_with_each_use() {
         let mut records = Records::new(3);

@@ -1,4 +1,4 @@
-//! Snapshots of a pool: all segments and blocks at one moment, for a viewer, and the blocks that were never freed.
+//! Snapshots of a pool: all segments and blocks at one moment, for a viewer, and the leaked blocks.
 
 #![forbid(unsafe_code)]
 
@@ -17,15 +17,15 @@ pub struct SegmentSnapshot {
     pub address: usize,
     /// Size in bytes.
     pub bytes: u64,
-    /// The stream that owns it.
+    /// The stream that owns the segment.
     pub stream: u64,
-    /// The size group of the requests that it satisfies: `Small`, `Large`, or `Huge` with [`PoolOptions::lean`](super::PoolOptions::lean).
+    /// The size group of the segment's requests: `Small`, `Large`, or `Huge` with [`PoolOptions::lean`](super::PoolOptions::lean).
     pub kind: String,
-    /// Its blocks by address, free ones included.
+    /// The segment's blocks by address, free ones included.
     pub blocks: Vec<BlockSnapshot>,
 }
 
-/// A pool at one moment.
+/// The state of a pool at one moment.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Snapshot {
@@ -81,7 +81,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 }
 
-/// Returns a block of the pool as it is.
+/// Returns the snapshot of one block.
 fn shown<P: SegmentPlacement, S: Source>(
     state: &State<P, S>,
     number: u32,

@@ -1,4 +1,4 @@
-//! A check that the parts of a pool's state agree.
+//! A consistency check of a pool's state.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use super::streams::Bin;
 use crate::placement::SegmentPlacement;
 
 impl<P: SegmentPlacement, S: Source> State<P, S> {
-    /// Returns whether counts, lists and orders agree with the records and segments that they are of. O(records + segments · log segments).
+    /// Returns whether counts, lists and orders agree with the records and segments. O(records + segments · log segments).
     pub(super) fn is_sound(&self) -> bool {
         let heaps = || self.heaps().map(|number| self.heap(number));
         self.segments().all(|(number, entry)| self.agrees(number, entry))
@@ -23,7 +23,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             && self.lanes.iter().all(|lane| lane.records.is_sound())
     }
 
-    /// Returns whether a segment's counts are those of its records, and its bin has it.
+    /// Returns whether a segment's counts match its records, and its bin lists it.
     fn agrees(&self, number: u32, entry: &Entry<P>) -> bool {
         let own = || self.records().map(|(_, record)| record).filter(|record| record.segment == number);
         let holes: Vec<u64> = own()
@@ -39,7 +39,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             && (!entry.is_empty() || entry.placement.largest() >= self.supply.shortest)
     }
 
-    /// Returns whether a bin lists its segments by their longest free blocks, if it has several.
+    /// Returns whether a bin with several segments lists them by their longest free blocks.
     fn is_ordered(&self, bin: &Bin) -> bool {
         let listed = |&segment: &u32| self.entry(segment).listed;
         if bin.members.len() < 2 {
@@ -63,7 +63,8 @@ mod tests {
 
     type Change = fn(&mut State<DefaultPlacement, DeviceMemory>);
 
-    /// Changes of one part of the state each, and what undoes them. Segments 0, 8 and 16 are in one bin, and 24 is alone in the next.
+    /// Changes that break one part of the state each, with their reversals. Segments 0, 8 and 16 are in one bin, and 24 is alone in the
+    /// next.
     const CHANGES: [(Change, Change); 13] = [
         (|state| state.heap_mut(0).records += 1, |state| state.heap_mut(0).records -= 1),
         (|state| state.entry_mut(0).live += 1, |state| state.entry_mut(0).live -= 1),
@@ -78,11 +79,11 @@ mod tests {
             |state| state.heap_mut(0).bins[2].members.clear(),
         ),
         (|state| state.heap_mut(0).bins.swap(1, 2), |state| state.heap_mut(0).bins.swap(1, 2)),
-        // An order has a segment too many, none of its own, or one of another length.
+        // An order has an extra segment, a foreign one, or one with a wrong length.
         (|state| toggle(state, 0, (1, 99)), |state| toggle(state, 0, (1, 99))),
         (|state| toggle(state, 1, (1, 24)), |state| toggle(state, 1, (1, 24))),
         (|state| move_key(state, 0, 1), |state| move_key(state, 1, 0)),
-        // A record is not used, and not listed as unused.
+        // A record is unused but not listed as unused.
         (
             |state| {
                 let record = Record { holder: Holder::None, ..*state.record(0) };
@@ -94,7 +95,7 @@ mod tests {
         ),
     ];
 
-    /// Adds a key to the order of a bin, or takes it away again.
+    /// Adds a key to the order of a bin, or removes it.
     fn toggle(state: &mut State<DefaultPlacement, DeviceMemory>, bin: usize, key: (usize, u32)) {
         let order = &mut state.heap_mut(0).bins[bin].order;
         let _ = order.remove(&key) || order.insert(key);

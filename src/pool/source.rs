@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// A range of memory that a [`Source`] has reserved for a pool.
+/// A range of memory that a [`Source`] reserved for a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
     /// Device address of the first byte, a multiple of [`Source::alignment`].
@@ -21,30 +21,27 @@ pub struct Segment {
     pub zeroed: bool,
 }
 
-/// How much memory a source's device has, in bytes.
+/// The memory of a source's device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// All memory of the device.
+    /// The device's total memory.
     pub total: usize,
-    /// Memory that could be reserved now, by any process.
+    /// Memory that any process could reserve now.
     pub free: usize,
 }
 
-/// Memory that a pool reserves in large segments and divides: that of a device, pinned or managed memory, or a
-/// simulation.
+/// Memory that a pool reserves in large segments and divides: device memory, pinned memory, managed memory or a simulation.
 ///
-/// All methods may be called from any thread, and a pool calls them rarely. While a stream is being captured, no call
-/// may spoil the capture or become part of it. The pool asks for memory on a captured stream then, but it gives none
-/// back on that stream.
+/// All methods may be called from any thread, and a pool calls them rarely. While a stream is being captured, no call may spoil the
+/// capture or become part of it. A pool may reserve memory on a captured stream, but releases none on it.
 ///
 /// # Safety
 ///
-/// Segments that are reserved at the same time must not overlap and must not wrap around the address space. They
-/// must be aligned to [`Source::alignment`] and at least as long as requested, and must stay valid until they are
-/// released. Where [`Source::CPU_VISIBLE`] is set, they must be valid for reads and writes through pointers with
-/// exposed provenance.
+/// Segments must not overlap while they are reserved, and must not wrap around the address space. They must be aligned to
+/// [`Source::alignment`] and at least as long as requested, and must stay valid until they are released. Where [`Source::CPU_VISIBLE`] is
+/// set, they must be valid for reads and writes through pointers with exposed provenance.
 pub unsafe trait Source {
-    /// The streams that order the work on this memory.
+    /// The stream type that orders work on this memory.
     type Stream: Stream;
 
     /// Whether the CPU can read and write the memory.
@@ -53,56 +50,55 @@ pub unsafe trait Source {
     /// Returns the name of the memory in messages and snapshots, such as `device 0` or `pinned`.
     fn name(&self) -> &str;
 
-    /// Returns what kind of memory this is and what it can do.
+    /// Returns the kind and the capabilities of this memory.
     fn capabilities(&self) -> Capabilities;
 
-    /// Returns the number of the device that has this memory, from 0; `None` for host memory and for memory of
-    /// both.
+    /// Returns the number of the device that holds this memory, from 0; `None` for host memory and for memory that host and device share.
     fn device(&self) -> Option<usize> {
         None
     }
 
-    /// Returns whether work on this stream can use the memory. A pool refuses the requests of others
+    /// Returns whether work on this stream can use the memory. A pool refuses requests of other streams
     /// ([`PoolError::OtherDevice`](super::PoolError::OtherDevice)). The default is `true`.
     fn accepts(&self, stream: &Self::Stream) -> bool {
         let _ = stream;
         true
     }
 
-    /// Returns the number of bytes that segment sizes are rounded up to, a power of two.
+    /// Returns the unit of segment sizes in bytes, a power of two.
     fn granularity(&self) -> usize;
 
     /// Returns the alignment in bytes of every segment's start, a power of two.
     fn alignment(&self) -> usize;
 
-    /// Returns the time by which the pool measures calls and ages. The default is the operating system's clock; a
-    /// simulation has its own.
+    /// Returns the current time, by which the pool measures calls and ages. The default is the operating system's clock; a simulation has
+    /// a simulated clock.
     fn now(&self) -> Duration {
         static START: OnceLock<Instant> = OnceLock::new();
         START.get_or_init(Instant::now).elapsed()
     }
 
-    /// Returns how much memory the device has. This is a driver call.
+    /// Returns the device's total and free memory. This is a driver call.
     ///
     /// # Errors
     ///
     /// The error of the driver.
     fn capacity(&self) -> Result<Capacity, SourceError>;
 
-    /// Reserves a segment of `bytes` bytes, a multiple of [`Source::granularity`]. Work on `stream` may use it from
-    /// here on, work on another stream after an event of `stream`.
+    /// Reserves a segment of `bytes` bytes, a multiple of [`Source::granularity`]. Work on `stream` may use it from here on; work on
+    /// another stream, after an event of `stream`.
     ///
     /// # Errors
     ///
     /// [`OutOfMemory`](super::SourceErrorKind::OutOfMemory) if there is no room, otherwise the error of the driver.
     fn reserve(&self, bytes: usize, stream: &Self::Stream) -> Result<Segment, SourceError>;
 
-    /// Takes a segment back. All work on it was submitted to `stream`, is done, or is waited for by `stream`. A
-    /// source whose memory is not ordered by streams must itself wait until that work is done.
+    /// Releases a segment. All work on it was submitted to `stream`, is done, or precedes `stream`'s further work. A source whose memory
+    /// does not follow the order of streams must itself wait until that work is done.
     ///
     /// # Errors
     ///
-    /// The error of the driver; the pool has lost the segment all the same.
+    /// The error of the driver; the segment leaves the pool anyway.
     ///
     /// # Safety
     ///
@@ -110,19 +106,19 @@ pub unsafe trait Source {
     /// except the work described above.
     unsafe fn release(&self, segment: Segment, stream: &Self::Stream) -> Result<(), SourceError>;
 
-    /// Returns the number of bytes that `segment` could be lengthened to without moving it. Sources that cannot
-    /// lengthen segments return its own size.
+    /// Returns the length in bytes up to which `segment` can grow in place. Sources that cannot lengthen segments return its current
+    /// size.
     fn room(&self, segment: &Segment) -> usize {
         segment.bytes
     }
 
-    /// Lengthens a segment in place by `bytes` bytes, a multiple of [`Source::granularity`], and returns the longer
-    /// segment. Virtual memory can do this.
+    /// Lengthens a segment in place by `bytes` bytes, a multiple of [`Source::granularity`], and returns the longer segment. Virtual
+    /// memory supports this.
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`](super::SourceErrorKind::OutOfMemory) if there is no room, otherwise the error of the driver. The segment is
-    /// unchanged then.
+    /// [`OutOfMemory`](super::SourceErrorKind::OutOfMemory) if there is no room, otherwise the error of the driver. After an error, the
+    /// segment is unchanged.
     ///
     /// # Safety
     ///
@@ -143,45 +139,43 @@ pub unsafe trait Source {
         0
     }
 
-    /// Gives the memory of pages within a segment back to the device. Their addresses still belong to the segment.
+    /// Releases the memory of pages within a segment to the device. The segment keeps their addresses.
     ///
     /// # Errors
     ///
-    /// The error of the driver; the pages are unchanged then.
+    /// The error of the driver. After an error, the pages are unchanged.
     ///
     /// # Safety
     ///
-    /// The range must consist of whole pages that have memory and lie in one segment, which this source must have
-    /// reserved. All work on them must be done.
+    /// The range must consist of whole mapped pages in one segment that this source reserved. All work on them must be done.
     unsafe fn unmap(&self, address: usize, bytes: usize, stream: &Self::Stream) -> Result<(), SourceError> {
         let _ = (address, bytes, stream);
         Err(SourceError::unsupported("unmap"))
     }
 
-    /// Gives memory to pages from which [`Source::unmap`] took it. Their contents are unspecified.
+    /// Maps memory to pages that [`Source::unmap`] released. Their contents are unspecified.
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`](super::SourceErrorKind::OutOfMemory) if there is no room, otherwise the error of the driver. The pages are
-    /// unchanged then.
+    /// [`OutOfMemory`](super::SourceErrorKind::OutOfMemory) if there is no room, otherwise the error of the driver. After an error, the
+    /// pages are unchanged.
     ///
     /// # Safety
     ///
-    /// The range must consist of whole pages that have no memory and lie in one segment, which this source must have reserved.
+    /// The range must consist of whole unmapped pages in one segment that this source reserved.
     unsafe fn map(&self, address: usize, bytes: usize, stream: &Self::Stream) -> Result<(), SourceError> {
         let _ = (address, bytes, stream);
         Err(SourceError::unsupported("map"))
     }
 
-    /// Returns the lengths in bytes of the pieces of memory, one behind the other, that the segment at this address consists of, if
-    /// other processes can map them by file descriptors.
+    /// Returns the lengths in bytes of the successive pieces of memory that form the segment at this address, if other processes can map
+    /// them by file descriptors.
     fn pieces(&self, segment: usize) -> Option<Vec<usize>> {
         let _ = segment;
         None
     }
 
-    /// Copies `bytes` bytes within the source's memory, in the order of `stream`. Pools move movable blocks with
-    /// it.
+    /// Copies `bytes` bytes within the source's memory, in the order of `stream`. Pools use this to move movable blocks.
     ///
     /// # Errors
     ///
@@ -202,7 +196,7 @@ pub unsafe trait Source {
         Err(SourceError::unsupported("copy"))
     }
 
-    /// Sets bytes that the CPU cannot access to `value`, in the order of `stream`. Pools fill guards and free memory with it.
+    /// Sets bytes that the CPU cannot access to `value`, in the order of `stream`. Pools use this to fill guards and free memory.
     ///
     /// # Errors
     ///
@@ -222,7 +216,8 @@ pub unsafe trait Source {
         Err(SourceError::unsupported("fill"))
     }
 
-    /// Reads bytes that the CPU cannot access, in the order of `stream`, and waits for them. Pools check guards and free memory with it.
+    /// Reads bytes that the CPU cannot access, in the order of `stream`, and waits for them. Pools use this to check guards and free
+    /// memory.
     ///
     /// # Errors
     ///
@@ -237,55 +232,55 @@ pub unsafe trait Source {
     }
 }
 
-/// A queue of work that is done in the order of its submission.
+/// A queue of work that runs in the order of submission.
 ///
-/// A pool needs four operations: to mark a point in the queue, to ask whether that point has passed, to wait for
-/// it, and to make another queue wait for it. A clone refers to the same queue.
+/// A pool needs four operations: mark a point in the queue, query whether it has passed, wait for it, and make another queue wait for it.
+/// A clone refers to the same queue.
 ///
-/// A pool calls all of this, and clones, drops and compares streams, while it is locked: a method that used the pool would wait for itself.
+/// A pool calls these methods, and clones, drops and compares streams, while it holds its lock: a method that uses the pool would
+/// deadlock.
 pub trait Stream: Clone {
-    /// The marker of a point in the queue.
+    /// The type that marks a point in the queue.
     type Event: Event;
 
     /// Returns the queue's identity: equal for clones, different for different queues. 0 is the default stream.
     fn id(&self) -> u64;
 
-    /// Records an event after everything that was submitted so far. Does not block.
+    /// Records an event after all work submitted so far. Does not block.
     ///
     /// # Errors
     ///
     /// The error of the driver.
     fn record(&self) -> Result<Self::Event, SourceError>;
 
-    /// Makes work that is submitted from here on wait for `event`, which may be of another queue. Does not block
-    /// the caller.
+    /// Makes all later work wait for `event`, which may be of another queue. Does not block the caller.
     ///
     /// # Errors
     ///
     /// The error of the driver.
     fn wait(&self, event: &Self::Event) -> Result<(), SourceError>;
 
-    /// Blocks until everything that was submitted is done.
+    /// Blocks until all submitted work is done.
     ///
     /// # Errors
     ///
     /// The error of the driver, or of the submitted work itself.
     fn synchronize(&self) -> Result<(), SourceError>;
 
-    /// Returns the number of the capture that the stream's work goes into instead of running, which no other capture has; `None` if it runs. A
-    /// pool asks at every request, so this should be cheap. The default is `None`.
+    /// Returns the unique number of the capture that records the stream's work; `None` if the work runs. A pool calls this at every
+    /// request, so it should be cheap. The default is `None`.
     ///
     /// # Errors
     ///
-    /// The error of the driver, [`SourceErrorKind::Capturing`](super::SourceErrorKind::Capturing) if this stream
-    /// cannot be used because another one is being captured.
+    /// The error of the driver, [`SourceErrorKind::Capturing`](super::SourceErrorKind::Capturing) if this stream is unusable while
+    /// another one is being captured.
     #[inline]
     fn capture(&self) -> Result<Option<u64>, SourceError> {
         Ok(None)
     }
 
-    /// Returns whether the stream is being captured, or was until the capture became invalid and is not ended yet.
-    /// While it is, a pool records no events on it and gives no memory back.
+    /// Returns whether the stream is in a capture, even one that has become invalid but has not ended. Meanwhile, a pool records no
+    /// events on it and releases no memory.
     ///
     /// # Errors
     ///
@@ -300,15 +295,14 @@ pub trait Stream: Clone {
         self.clone()
     }
 
-    /// Returns whether all handles of the queue that are left were made by [`Stream::retain`], so that the program
-    /// can submit no more work. A pool then gives the queue's memory to other streams and drops its handle. The
-    /// default is `false`.
+    /// Returns whether all remaining handles of the queue come from [`Stream::retain`], so that the program can submit no more work. A
+    /// pool then passes the queue's memory on to other streams and drops its handle. The default is `false`.
     fn is_abandoned(&self) -> bool {
         false
     }
 }
 
-/// A point in a stream's queue, after everything that was submitted before it was recorded.
+/// A point in a stream's queue, after all work submitted before the event was recorded.
 pub trait Event {
     /// Returns whether the point has passed. Does not block.
     ///
@@ -325,8 +319,7 @@ pub trait Event {
     fn synchronize(&self) -> Result<(), SourceError>;
 }
 
-/// Returns whether the stream is capturing a graph, or must not be used because another one is. A driver that cannot tell counts
-/// as no.
+/// Returns whether the stream is capturing a graph, or is unusable because another one is; `false` if the driver fails.
 pub(super) fn captures<T: Stream>(stream: &T) -> bool {
     match stream.is_capturing() {
         Ok(capturing) => capturing,
@@ -334,23 +327,22 @@ pub(super) fn captures<T: Stream>(stream: &T) -> bool {
     }
 }
 
-/// Makes work that is submitted to `stream` from here on run after everything submitted to `other` so far. Does not
-/// block.
+/// Makes all later work on `stream` run after the work submitted to `other` so far. Does not block.
 pub(super) fn follow<T: Stream>(stream: &T, other: &T) -> Result<(), SourceError> {
     let event = other.record()?;
     match event.is_done() {
         Ok(true) => Ok(()),
         Err(error) if error.kind == SourceErrorKind::Lost => Err(error),
-        // Any other error leaves only the question open, and the wait needs no answer.
+        // After any other error, it is unknown whether the event has passed, but the wait works either way.
         _ => stream.wait(&event),
     }
 }
 
-/// Other streams that use memory of one stream, each once.
+/// The other streams that use memory of one stream, without duplicates.
 pub(crate) struct Uses<T>(Mutex<Vec<T>>);
 
 impl<T: Stream> Uses<T> {
-    /// Knows of no other stream.
+    /// Makes an empty list.
     pub(crate) const fn new() -> Self {
         Self(Mutex::new(Vec::new()))
     }
@@ -363,7 +355,7 @@ impl<T: Stream> Uses<T> {
         }
     }
 
-    /// Makes `home` wait for the other streams, on the device. Those that the driver could not order stay noted.
+    /// Makes `home` wait for the other streams, on the device. Streams for which the driver fails stay in the list.
     pub(crate) fn settle(&mut self, home: &T) -> Result<(), SourceError> {
         let streams = self.0.get_mut();
         while let Some(stream) = streams.last() {
@@ -374,7 +366,7 @@ impl<T: Stream> Uses<T> {
     }
 }
 
-/// The stream of memory that only the CPU uses: freed memory can be used again at once.
+/// The stream of memory that only the CPU uses: freed memory is reusable at once.
 impl Stream for () {
     type Event = ();
 
@@ -422,8 +414,8 @@ mod stream_tests {
     }
 }
 
-/// Returns the lowest multiple of `align` in `within` that has `bytes` bytes free behind it. `taken` are ranges by their starts, with
-/// their lengths, ascending. O(ranges).
+/// Returns the lowest multiple of `align` in `within` with `bytes` free bytes from there. `taken` holds the starts and lengths of ranges,
+/// ascending. O(ranges).
 pub(crate) fn vacant(
     taken: impl IntoIterator<Item = (usize, usize)>,
     within: Range<usize>,
@@ -440,15 +432,15 @@ pub(crate) fn vacant(
     at.checked_add(bytes).filter(|&end| end <= within.end).map(|_| at)
 }
 
-/// The kind of memory that a pool or a buffer lies in.
+/// The kind of a pool's or a buffer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum MemoryKind {
     /// A device's own memory.
     Device,
-    /// Managed memory: one address on host and device, and it moves to where it is used.
+    /// Managed memory: host and device use the same address, and the memory moves to its user.
     Managed,
-    /// Managed memory advised as read-mostly, so that every reader may have its own copy.
+    /// Managed memory advised as read-mostly, so that every reader may have a copy.
     ReadMostly,
     /// Page-locked host memory, which devices read and write in place over the bus.
     Pinned,

@@ -1,4 +1,4 @@
-//! The state of a pool in its parts, and what concerns several of them.
+//! The parts of a pool's state, and operations on several of them.
 
 use super::numbers::{ByNumber, Numbers};
 use super::order::Order;
@@ -16,9 +16,9 @@ use std::collections::BTreeSet;
 
 #[derive(Default)]
 pub(super) struct Extra {
-    /// Blocks that may be moved.
+    /// Movable blocks.
     pub movable: Numbers<u32>,
-    /// The places in the program where blocks were requested.
+    /// The code locations of the requests of blocks.
     pub sites: ByNumber<u32, &'static Location<'static>>,
     /// Blocks that have guards.
     pub guarded: ByNumber<u32, ()>,
@@ -26,12 +26,12 @@ pub(super) struct Extra {
     pub classes: Vec<usize>,
     /// The trace that events are written to, if one is running.
     pub trace: Option<Box<PoolTrace>>,
-    /// Statistics of what is requested, if the options ask for them.
+    /// Statistics of the requests, if the options ask for them.
     pub usage: Option<Box<Usage>>,
 }
 
 impl Extra {
-    /// Returns whether a trace or the usage statistics must hear of every request.
+    /// Returns whether a trace or the usage statistics must see every request.
     #[inline(always)]
     pub(super) fn is_watched(&self) -> bool {
         self.trace.is_some() || self.usage.is_some()
@@ -46,7 +46,7 @@ impl Extra {
     }
 }
 
-/// A trace that is being written.
+/// A running trace.
 pub(super) struct PoolTrace {
     pub(super) output: Output,
     pub(super) start: Duration,
@@ -71,7 +71,7 @@ impl PoolTrace {
         self.output.write(&event::Record::Event(Event { action, time: Some(time), tag }));
     }
 
-    /// Notes that a stream heap's place may go to another stream, which gets a tag of its own.
+    /// Forgets a stream heap's tag, since another stream, with another tag, may reuse its number.
     pub(super) fn forget(&mut self, heap: usize) {
         if let Some(tag) = self.tags.get_mut(heap) {
             *tag = 0;
@@ -79,22 +79,22 @@ impl PoolTrace {
     }
 }
 
-/// The calls of a source, and the ages of segments.
+/// Calls to a source, and the ages of segments.
 pub(super) struct Supply {
     pub calls: SourceCalls,
     pub step: u64,
-    /// How long a segment may stay empty, [`Duration::MAX`] if that is not a matter of time; `None` if segments need not
-    /// note when they become empty.
+    /// How long a segment may stay empty; [`Duration::MAX`] if time does not matter, and `None` if segments need not record when they
+    /// become empty.
     pub ages: Option<Duration>,
-    /// Whether the bytes of empty segments have a bound.
+    /// Whether the bytes of empty segments have a limit.
     pub is_bounded: bool,
-    /// The error of a device that was lost, after which no call works.
+    /// The error of a lost device, after which no call works.
     pub lost: Option<SourceError>,
     /// When the first empty segment may be too old, by the source's clock; [`Duration::MAX`] for never.
     pub trim_at: Duration,
-    /// Granules that the longest free block of every empty segment has at least: those with less are full or in use.
+    /// The least length in granules of any empty segment's longest free block: segments with less are in use.
     pub shortest: usize,
-    /// Whether the source has reserved a segment that can be lengthened.
+    /// Whether the source has reserved a segment that it can lengthen.
     pub lengthens: bool,
 }
 
@@ -122,7 +122,7 @@ impl Supply {
         result
     }
 
-    /// Notes in a segment that it has become empty.
+    /// Records when a segment became empty.
     #[inline(always)]
     pub(super) fn note_empty(&mut self, emptied: &mut (Duration, u64), now: impl FnOnce() -> Duration) {
         if self.ages.is_some() {
@@ -134,7 +134,7 @@ impl Supply {
         }
     }
 
-    /// Sees that a segment which may be empty from `time` on is looked at when it is too old.
+    /// Schedules a check for when a segment that may be empty from `time` on becomes too old.
     pub(super) fn trim_after(&mut self, time: impl FnOnce() -> Duration) {
         if let Some(age) = self.ages {
             self.trim_at = self.trim_at.min(time().saturating_add(age));
@@ -145,21 +145,21 @@ impl Supply {
 /// Why a pool could not grow.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Denied {
-    /// The pool's limit would be exceeded.
+    /// The segment would exceed the pool's limit.
     Limit,
     /// The source failed.
     Source(SourceError),
 }
 
-/// The state that the locks of a pool guard.
+/// The state that a pool's locks protect.
 pub(super) struct State<P: SegmentPlacement, S: Source> {
-    /// The heaps of streams, each in the lane `lane_of` its number, with their segments and records.
+    /// The heaps of streams with their segments and records; `lane_of` a heap's number is its lane.
     pub lanes: [Lane<P, S>; LANES],
     /// The heap of each stream.
     pub streams: Streams,
-    /// Blocks that may be used again only later.
+    /// Blocks that may be reused only later.
     pub order: Order<S>,
-    /// Calls of the source, and the ages of empty segments.
+    /// Calls to the source, and the ages of empty segments.
     pub supply: Supply,
     /// State that exists only if the options or the program ask for it.
     pub extra: Extra,
@@ -172,12 +172,11 @@ pub(super) struct Streams {
     by_stream: ByNumber<u64, usize>,
     /// Number of stream heaps, those without a stream included.
     count: usize,
-    /// The stream heap that was used last: the only one that may have something that the figures do not, unless the pool
-    /// has lanes.
+    /// The most recently used stream heap: unless the pool has lanes, the only one with changes that the figures may lack.
     recent: usize,
-    /// Whether the stream heap may.
+    /// Whether the recent stream heap has such changes.
     is_ahead: bool,
-    /// Stream heaps without a stream that still have memory, and those that have none.
+    /// Stream heaps without a stream: `retired` ones still have memory, `vacant` ones have none.
     pub retired: Vec<usize>,
     pub vacant: Vec<usize>,
 }
@@ -205,13 +204,13 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         &self.lanes[lane_of(heap)].heaps[heap / LANES]
     }
 
-    /// Returns the stream heap with this number, for changes.
+    /// Returns the stream heap with this number, mutably.
     #[inline(always)]
     pub(super) fn heap_mut(&mut self, heap: usize) -> &mut StreamHeap<S> {
         &mut self.lanes[lane_of(heap)].heaps[heap / LANES]
     }
 
-    /// Returns the numbers of all stream heaps, also of those without a stream.
+    /// Returns the numbers of all stream heaps, including those without a stream.
     pub(super) fn heaps(&self) -> core::ops::Range<usize> {
         0..self.streams.count
     }
@@ -222,7 +221,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.lanes[lane_of(number as usize)].records.get(number)
     }
 
-    /// Returns the record with this number, for changes.
+    /// Returns the record with this number, mutably.
     #[inline(always)]
     pub(super) fn record_mut(&mut self, number: u32) -> &mut Record<P::Token> {
         self.lanes[lane_of(number as usize)].records.get_mut(number)
@@ -244,8 +243,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.records().filter_map(own).collect()
     }
 
-    /// Counts something for the pool and for a stream heap. While there is only one stream heap, the pool's figures are also
-    /// its own.
+    /// Updates the figures of the pool and of a stream heap. A single stream heap has no separate figures.
     #[inline(always)]
     pub(super) fn note(&mut self, heap: usize, count: impl Fn(&mut Figures)) {
         count(&mut self.figures);
@@ -272,8 +270,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Some(heap)
     }
 
-    /// Removes a stream heap from its stream. Its memory goes to other stream heaps or back to the source as usual, and then its place to
-    /// another stream.
+    /// Detaches a stream heap from its stream. Its memory moves to other stream heaps or back to the source as usual; then another stream
+    /// may reuse its number.
     pub(super) fn retire(&mut self, heap: usize) {
         let id = self.heap(heap).id;
         if self.streams.by_stream.get(&id) == Some(&heap) {
@@ -283,7 +281,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.streams.retired.push(heap);
     }
 
-    /// Frees the places of retired stream heaps that have no segments and no blocks left.
+    /// Frees the numbers of retired stream heaps without segments and blocks.
     pub(super) fn vacate(&mut self) {
         for heap in core::mem::take(&mut self.streams.retired) {
             let place = self.heap_mut(heap);
@@ -306,7 +304,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Some(number)
     }
 
-    /// Opens a stream heap for the stream, within a capture if it is `private`: then it is not the stream's usual one.
+    /// Adds a stream heap for the stream; a `private` one belongs to a capture and is not the stream's usual heap.
     pub(super) fn add_heap(&mut self, stream: &S::Stream, private: bool) -> Option<usize> {
         let heap = StreamHeap {
             stream: Some(stream.retain()),
@@ -330,7 +328,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             None if self.streams.count < usize::from(u16::MAX) => self.streams.count,
             None => return None,
         };
-        // Entries of an earlier stream are added before its place is another's.
+        // Add an earlier stream's figures before another stream reuses its number.
         self.absorb();
         if self.streams.count == 1 {
             self.heap_mut(0).figures = self.figures;
@@ -351,7 +349,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.lanes[lane_of(segment as usize)].segments.get(segment)
     }
 
-    /// Returns the segment with this number, which must exist, for changes.
+    /// Returns the segment with this number, which must exist, mutably.
     #[inline(always)]
     pub(super) fn entry_mut(&mut self, segment: u32) -> &mut Entry<P> {
         self.lanes[lane_of(segment as usize)].segments.get_mut(segment)
@@ -371,14 +369,14 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Some(number)
     }
 
-    /// Counts a block that was allocated for a request.
+    /// Counts a block allocated for a request.
     fn count_request(&mut self, number: u32, heap: usize) {
         let record = self.record(number);
         let (granted, requested) = (bytes_of::<P>(record.len as usize), record.requested);
         self.note(heap, |figures| figures.allocate(granted, requested));
     }
 
-    /// Finds a segment of the stream heap in which the request may fit. O(log segments), and O(1) for the next request of that length.
+    /// Finds a segment of the stream heap in which the request may fit. O(log segments); O(1) for the next request of the same length.
     pub(super) fn candidate(&mut self, heap: usize, kind: SizeKind, len: usize) -> Option<u32> {
         let bin = &mut self.heap_mut(heap).bins[kind as usize];
         if let &[only] = bin.members.as_slice() {
@@ -415,7 +413,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     #[inline(always)]
     pub(super) fn free_memory(&mut self, number: u32, now: impl FnOnce() -> Duration) -> u32 {
         let record = self.lanes[lane_of(number as usize)].remove(number);
-        // SAFETY: the record has just been removed.
+        // SAFETY: the record was just removed.
         let entry = unsafe { self.lanes[lane_of(record.segment as usize)].free_memory(&record) };
         if entry.is_empty() {
             self.supply.note_empty(&mut entry.emptied, now);
@@ -423,7 +421,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         record.segment
     }
 
-    /// Allocates a block that was kept for the request's class.
+    /// Allocates a block that is kept for the request's class.
     pub(super) fn allocate_kept(&mut self, request: &Request, heap: usize) -> Option<u32> {
         if !request.classed {
             return None;
@@ -433,7 +431,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Some(number)
     }
 
-    /// Makes a block that has no user live again.
+    /// Makes a block without a user live again.
     pub(super) fn revive(&mut self, number: u32, request: &Request) {
         let record = self.record_mut(number);
         record.serial = record.serial.wrapping_add(1);
@@ -445,7 +443,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.note(heap, |figures| figures.allocate(granted, request.bytes as u64));
     }
 
-    /// Makes a stream heap the one that may have something that the figures do not.
+    /// Makes this stream heap the recent one, whose changes the figures may lack.
     #[inline(always)]
     pub(super) fn turn_to(&mut self, heap: usize) {
         if self.streams.recent != heap {
@@ -455,7 +453,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.streams.is_ahead = true;
     }
 
-    /// Enters into the figures what the stream heap that was used last has done by itself.
+    /// Adds the uncounted changes of the recent stream heap to the figures.
     #[inline(always)]
     pub(super) fn count_recent(&mut self) {
         if self.streams.is_ahead {
@@ -466,7 +464,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         }
     }
 
-    /// Enters what stream heaps have done by themselves into the figures. O(stream heaps that have changed).
+    /// Adds the uncounted changes of all stream heaps to the figures. O(changed stream heaps).
     pub(super) fn absorb(&mut self) {
         let mut sum = Since::default();
         for lane in 0..LANES {
@@ -483,7 +481,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.figures.absorb(&sum);
     }
 
-    /// Notes that a segment's longest free block has changed. O(log segments).
+    /// Updates the order of a segment whose longest free block has changed. O(log segments).
     pub(super) fn lengthened(&mut self, segment: u32) {
         let Lane { heaps, segments, .. } = &mut self.lanes[lane_of(segment as usize)];
         let entry = segments.get_mut(segment);
@@ -493,9 +491,9 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         }
     }
 
-    /// Notes that a stream heap got memory.
+    /// Counts new memory of a stream heap.
     pub(super) fn count_growth(&mut self, heap: usize) {
-        // Another stream that wants some of this memory must wait for the stream order in which it came.
+        // Before another stream uses this memory, it must wait for the point in the stream order at which the memory arrived.
         self.heap_mut(heap).frees += 1;
         self.note(heap, |figures| figures.counted.growth += 1);
     }
@@ -510,7 +508,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.enter(Box::new(entry))
     }
 
-    /// Puts a segment into its stream heap's bin, and returns its number.
+    /// Adds a segment to its stream heap's bin, and returns its number.
     fn enter(&mut self, entry: Box<Entry<P>>) -> u32 {
         let (heap, kind) = (entry.heap, entry.kind);
         let Lane { heaps, segments, .. } = &mut self.lanes[lane_of(heap)];
@@ -543,8 +541,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Some(entry)
     }
 
-    /// Removes a segment without live blocks. Returns it, its stream heap, and how many of its bytes have memory; `None`
-    /// if it has a live block.
+    /// Removes a segment without live blocks. Returns it, its stream heap, and the number of its mapped bytes; `None` if it has a live
+    /// block.
     pub(super) fn remove_segment(&mut self, segment: u32) -> Option<(Segment, usize, usize)> {
         let entry = self.entry(segment);
         if !entry.is_empty() {
@@ -579,8 +577,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         segment
     }
 
-    /// Iterates over the segments without a live block, except those that belong to a graph. O(segments that have such a segment's
-    /// length free).
+    /// Iterates over the segments without a live block, except those that belong to a graph. O(segments with at least the shortest such
+    /// segment's length free).
     pub(super) fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
         let heaps = self.heaps().map(|heap| self.heap(heap)).filter(|heap| !heap.private);
         let bins = heaps.flat_map(|heap| &heap.bins);
@@ -588,7 +586,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         numbers.map(|number| (number, self.entry(number))).filter(|(_, entry)| entry.is_empty())
     }
 
-    /// Returns a segment without a live block that a request fits into, of a stream heap that belongs to no graph. O(segments
+    /// Returns a segment of the stream heap that has no live block and room for the request; `None` for the heap of a graph. O(segments
     /// of the stream heap with that much room).
     pub(super) fn empty_segment(&self, heap: usize, request: &Request) -> Option<u32> {
         let place = self.heap(heap);
@@ -600,12 +598,12 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         if place.private { None } else { members.filter(fits).min() }
     }
 
-    /// Returns the longest free block of a stream heap, in granules. O(1).
+    /// Returns the length of a stream heap's longest free block, in granules. O(1).
     pub(super) fn longest(&self, heap: usize) -> usize {
         SizeKind::ALL.into_iter().map(|kind| self.longest_of(heap, kind)).max().unwrap_or(0)
     }
 
-    /// Returns the longest free block of a stream heap's segments of a kind, in granules. O(1).
+    /// Returns the length of the longest free block in a stream heap's segments of a kind, in granules. O(1).
     pub(super) fn longest_of(&self, heap: usize, kind: SizeKind) -> usize {
         let bin = &self.heap(heap).bins[kind as usize];
         match bin.members.as_slice() {
@@ -614,7 +612,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         }
     }
 
-    /// Returns the longest free block of the pool, in bytes. O(stream heaps).
+    /// Returns the length of the pool's longest free block, in bytes. O(stream heaps).
     pub(super) fn largest_free(&self) -> u64 {
         bytes_of::<P>(self.heaps().map(|heap| self.longest(heap)).max().unwrap_or(0))
     }

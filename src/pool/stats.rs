@@ -8,7 +8,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-/// Lets statistics be added, field by field.
+/// Implements addition of statistics, field by field.
 macro_rules! sums {
     ($($(#[$doc:meta])* $type:ident: $($field:ident),+ $(=> $($other:ident: $join:expr),+)?;)+) => {$(
         $(#[$doc])*
@@ -45,7 +45,7 @@ impl Direction {
     pub const ALL: [Self; 6] =
         [Self::ToDevice, Self::ToHost, Self::OnDevice, Self::Peer, Self::OnHost, Self::Fill];
 
-    /// Returns the figures of this direction, of those of all in the order of [`Direction::ALL`].
+    /// Returns the figures of this direction from `all`, which is in the order of [`Direction::ALL`].
     pub const fn of(self, all: &[CopyStats; 6]) -> CopyStats {
         all[self as usize]
     }
@@ -55,13 +55,13 @@ impl Direction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CopyStats {
-    /// Number of copies that were submitted.
+    /// Number of submitted copies.
     pub count: u64,
     /// Bytes of these copies.
     pub bytes: u64,
     /// Bytes of the copies whose time was measured.
     pub timed_bytes: u64,
-    /// The sum of these times. Copies that run in parallel count in full each.
+    /// The sum of these times. Each of several parallel copies counts in full.
     pub time: Duration,
 }
 
@@ -95,14 +95,14 @@ struct Meter {
 }
 
 impl CopyCounters {
-    /// Counts a copy of `bytes` bytes that was submitted.
+    /// Counts a submitted copy of `bytes` bytes.
     pub(crate) fn count(&self, direction: Direction, bytes: usize) {
         let meter = &self.0[direction as usize];
         meter.count.fetch_add(1, Ordering::Relaxed);
         meter.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Adds the measured time of a copy that was counted before.
+    /// Adds the measured time of a copy that is already counted.
     pub(crate) fn time(&self, direction: Direction, bytes: usize, time: Duration) {
         let meter = &self.0[direction as usize];
         meter.timed_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl CopyCounters {
         meter.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// Returns everything that was counted so far, in the order of [`Direction::ALL`].
+    /// Returns the figures so far, in the order of [`Direction::ALL`].
     pub(crate) fn stats(&self) -> [CopyStats; 6] {
         self.0.each_ref().map(|meter| CopyStats {
             count: meter.count.load(Ordering::Relaxed),
@@ -121,15 +121,15 @@ impl CopyCounters {
     }
 }
 
-/// A quantity over time: its value now, its peak and the sum of all additions.
+/// A quantity over time: its current value, its peak and the sum of all additions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counter {
-    /// The value now.
+    /// The current value.
     pub current: u64,
     /// The highest value so far.
     pub peak: u64,
-    /// The sum of everything that was added so far.
+    /// The sum of all additions so far.
     pub total: u64,
 }
 
@@ -147,31 +147,31 @@ impl Counter {
     }
 }
 
-/// Counts the calls of a source and its streams.
+/// Numbers of calls to a source and its streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SourceCalls {
-    /// Segments that were reserved.
+    /// Number of reserved segments.
     pub reserve: u64,
-    /// Segments that were lengthened in place.
+    /// Number of segments lengthened in place.
     pub grow: u64,
-    /// Segments that were released.
+    /// Number of released segments.
     pub release: u64,
-    /// Calls that gave pages within a segment back.
+    /// Number of calls that released pages within a segment.
     pub unmap: u64,
-    /// Calls that mapped such pages again.
+    /// Number of calls that mapped such pages again.
     pub map: u64,
-    /// Events that were recorded.
+    /// Number of recorded events.
     pub record: u64,
-    /// Events that were asked whether they have passed.
+    /// Number of queries whether an event has passed.
     pub query: u64,
-    /// Waits for an event that were queued on a stream.
+    /// Number of waits for an event, queued on a stream.
     pub wait: u64,
-    /// Events that the caller was blocked for.
+    /// Number of events that blocked the caller.
     pub synchronize: u64,
-    /// Copies within the memory.
+    /// Number of copies within the memory.
     pub copy: u64,
-    /// Calls of any kind that failed.
+    /// Number of failed calls of any kind.
     pub failed: u64,
     /// Time spent in all calls, by the source's clock.
     pub time: Duration,
@@ -179,9 +179,9 @@ pub struct SourceCalls {
 
 /// Statistics of a pool or of one of its streams, in bytes unless stated otherwise.
 ///
-/// All figures are exact, except for one: when several threads use a pool at the same time, each with a stream of its
-/// own, the pool's peaks of allocated, requested, active and inactive bytes and of blocks are upper bounds. The peaks of
-/// each stream are exact. `Display` writes them as a table.
+/// All figures are exact, with one exception: when several threads use a pool at the same time, each with a separate stream, the pool's
+/// peaks of allocated, requested, active and inactive bytes and of blocks are upper bounds. The peaks of each stream are exact. `Display`
+/// prints a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PoolStats {
@@ -201,47 +201,46 @@ pub struct PoolStats {
     pub segments: Counter,
     /// Bytes of the largest free block; for a pool, over all its streams.
     pub largest_free: u64,
-    /// Number of requests that were satisfied without asking the source for memory.
+    /// Number of requests satisfied without asking the source for memory.
     pub hits: u64,
-    /// Number of requests for which the source was asked for memory.
+    /// Number of requests for which the pool asked the source for memory.
     pub misses: u64,
-    /// Number of attempts that were repeated after something had been released.
+    /// Number of attempts repeated after the pool released memory.
     pub retries: u64,
-    /// Number of requests that failed.
+    /// Number of failed requests.
     pub failures: u64,
-    /// Number of segments that were added or lengthened.
+    /// Number of times that a segment was added or lengthened.
     pub growth: u64,
-    /// Number of blocks that were allocated in a segment of another stream.
+    /// Number of blocks allocated in a segment of another stream.
     pub borrowed: u64,
     /// Bytes that compaction has moved.
     pub moved: u64,
-    /// Calls of the source. Set for a whole pool only.
+    /// Calls to the source. Set for a whole pool only.
     pub calls: SourceCalls,
     /// Copies to and from the pool's blocks, and fills of them, in the order of [`Direction::ALL`](super::Direction::ALL), as reported to
-    /// [`RawPool::count_copy`](super::RawPool::count_copy); the buffers of feature `gpu` report theirs. Compaction's own moves do
-    /// not count. Set for a whole pool only.
+    /// [`RawPool::count_copy`](super::RawPool::count_copy); the buffers of feature `gpu` report theirs. Moves by compaction do not count.
+    /// Set for a whole pool only.
     #[cfg_attr(feature = "serde", serde(default))]
     pub copies: [CopyStats; 6],
-    /// The mean of the requested bytes in live blocks from the pool's start until now. This and what follows is set for a whole pool only, and all
-    /// but the number of waits only with [`PoolOptions::timed`](super::PoolOptions::timed).
+    /// Mean number of requested bytes in live blocks since the pool's start. This field and those below are set for a whole pool only,
+    /// and all but the number of waits only with [`PoolOptions::timed`](super::PoolOptions::timed).
     #[cfg_attr(feature = "serde", serde(default))]
     pub mean: u64,
-    /// How long requests took, those that failed included, in nanoseconds of the source's clock.
+    /// How long requests took, including failed ones, in nanoseconds of the source's clock.
     #[cfg_attr(feature = "serde", serde(default))]
     pub latency: Histogram,
-    /// How often a thread had to wait for one of the pool's locks.
+    /// Number of times that a thread had to wait for one of the pool's locks.
     #[cfg_attr(feature = "serde", serde(default))]
     pub lock_waits: u64,
     /// How long threads waited for the pool's locks, by the operating system's clock.
     #[cfg_attr(feature = "serde", serde(default))]
     pub lock_time: Duration,
-    /// How often requests came to each of the [`PoolStats::STAGES`], and the time that these took together with the attempts that follow in them,
-    /// by the source's clock.
+    /// For each of the [`PoolStats::STAGES`], the number of requests that reached it and the time spent in it, by the source's clock.
     #[cfg_attr(feature = "serde", serde(default))]
     pub recovery: [(u64, Duration); STAGES.len()],
 }
 
-/// The names of what a request does in turn that its stream's free blocks have no room for.
+/// The names of the stages that a request goes through when its stream's free blocks have no room.
 pub(super) const STAGES: [&str; 8] =
     ["reuse", "growth", "kept blocks", "empty segments", "waits", "trimming", "compaction", "hooks"];
 
@@ -256,19 +255,18 @@ pub(super) fn sum_of_stages<const N: usize>(
 sums! {
     Counter: current, peak, total;
     SourceCalls: reserve, grow, release, unmap, map, record, query, wait, synchronize, copy, failed, time;
-    /// The statistics of two pools together. The peaks are upper bounds, since they may have been at different times.
+    /// The statistics of two pools together. The peaks are upper bounds, since they may have occurred at different times.
     PoolStats: allocated, requested, reserved, active, inactive, blocks, segments, hits, misses, retries, failures, growth,
         borrowed, moved, calls, mean, latency, lock_waits, lock_time => largest_free: u64::max, copies: sum, recovery: sum_of_stages;
 }
 
 impl PoolStats {
-    /// The names of the places of [`PoolStats::recovery`]: what a request tries in turn if its stream's free blocks have no room for it. It looks for
-    /// freed blocks that wait and memory of other streams (`reuse`), and lets the pool grow; it frees the blocks that are kept by class, releases empty
-    /// segments, waits for freed blocks, releases all that is free, moves blocks together, and calls the hooks.
+    /// The names of the stages of [`PoolStats::recovery`]: what a request tries in turn when its stream's free blocks have no room. It
+    /// looks for freed blocks that wait and for memory of other streams (`reuse`), grows the pool, frees the blocks kept by class,
+    /// releases empty segments, waits for freed blocks, releases all free memory, compacts blocks, and calls the hooks.
     pub const STAGES: [&'static str; 8] = STAGES;
 
-    /// Returns the share of requests that were satisfied without asking the source for memory, 0 to 1; 1 if there were
-    /// none.
+    /// Returns the share of requests satisfied without asking the source for memory, 0 to 1; 1 if there were no requests.
     pub fn hit_rate(&self) -> f64 {
         let all = self.hits + self.misses;
         if all == 0 { 1.0 } else { self.hits as f64 / all as f64 }
@@ -287,7 +285,7 @@ impl PoolStats {
     }
 }
 
-/// A table of what is used, then one line each of free memory, requests and calls of the source, and of what a timed pool measured:
+/// A table of memory use, then one line each about free memory, requests, source calls and, for a timed pool, the measurements:
 ///
 /// ```text
 ///                     now          peak     allocated         freed
@@ -355,7 +353,7 @@ impl fmt::Display for PoolStats {
     }
 }
 
-/// How a quantity has moved since it was last added to a [`Counter`].
+/// The changes of a quantity since they were last added to a [`Counter`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Swing {
     now: i64,
@@ -395,7 +393,7 @@ pub(super) struct Since {
     allocated: Swing,
     requested: Swing,
     blocks: Swing,
-    /// The least that `allocated` has been.
+    /// The lowest value of `allocated`.
     least: i64,
 }
 
@@ -415,8 +413,8 @@ impl Since {
         self.blocks.sub(1);
     }
 
-    /// Adds what another stream did at the same time. The highs may have been at different times, so their sum is an
-    /// upper bound.
+    /// Adds the changes of another stream over the same period. The highs may have occurred at different times, so their sum is an upper
+    /// bound.
     pub(super) fn join(&mut self, other: &Self) {
         self.allocated.join(&other.allocated);
         self.requested.join(&other.requested);
@@ -425,12 +423,12 @@ impl Since {
     }
 }
 
-/// The figures that are counted as things happen.
+/// The figures that are counted as operations happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Figures {
-    /// The statistics that are counted; [`Figures::stats`] works out the others.
+    /// The counted statistics; [`Figures::stats`] derives the others.
     pub counted: PoolStats,
-    /// Bytes that are freed and wait for an event.
+    /// Freed bytes that wait for an event.
     pub waiting: Counter,
     active_peak: u64,
     inactive_peak: u64,
@@ -453,7 +451,7 @@ impl Figures {
         self.note_inactive();
     }
 
-    /// Takes an allocated block out of the sums again, which count requests.
+    /// Removes an allocated block from the totals, which count only requests.
     pub(super) fn no_request(&mut self, granted: u64, requested: u64) {
         self.counted.allocated.total -= granted;
         self.counted.requested.total -= requested;
@@ -473,7 +471,7 @@ impl Figures {
         self.note_inactive();
     }
 
-    /// Adds what happened in lanes.
+    /// Adds the changes counted in lanes.
     pub(super) fn absorb(&mut self, since: &Since) {
         let Since { allocated, requested, blocks, .. } = since;
         let (active, reserved) = (self.active(), self.counted.reserved.current);
@@ -518,11 +516,11 @@ impl Figures {
             inactive: Counter {
                 current: self.inactive(),
                 peak: self.inactive_peak,
-                // Everything that was reserved, plus everything that was freed again.
+                // All bytes ever reserved, plus all bytes freed.
                 total: (reserved.total + allocated.total).saturating_sub(active),
             },
             largest_free,
-            // A request that missed was either satisfied or has failed.
+            // Each miss is either a satisfied or a failed request.
             hits: (self.counted.blocks.total + self.counted.failures).saturating_sub(self.counted.misses),
             calls,
             ..self.counted
@@ -534,7 +532,7 @@ impl Figures {
 mod tests {
     use super::*;
 
-    /// Operations that a lane counts and adds up later give the same statistics as counting them at once.
+    /// Counting operations in a lane and adding them later gives the same statistics as counting them at once.
     #[test]
     fn figures_do_not_depend_on_when_they_are_added() {
         let mut random = fastrand::Rng::with_seed(1);
@@ -550,7 +548,7 @@ mod tests {
                 } else {
                     let requested = random.u64(..1000);
                     let granted = requested.next_multiple_of(256);
-                    // Segments are as large as what is in them.
+                    // Each segment is as large as its block.
                     for figures in [&mut at_once, &mut later] {
                         figures.reserve(granted, 1);
                     }
@@ -573,7 +571,7 @@ mod tests {
             waiting.extend(live.pop().map(|(granted, _)| granted));
             let calls = SourceCalls { reserve: 3, ..SourceCalls::default() };
             let (a, b) = (at_once.stats(7, calls), later.stats(7, calls));
-            // Segments that were reserved meanwhile make what was inactive seem to be more.
+            // Segments reserved in the meantime raise the apparent peak of inactive bytes.
             assert!(b.inactive.peak >= a.inactive.peak);
             let inactive = Counter { peak: a.inactive.peak, ..b.inactive };
             assert_eq!(a, PoolStats { inactive, ..b });
@@ -626,7 +624,7 @@ mod tests {
         assert_eq!(of(0, 0, 0, 0, (0, 0)), (1.0, 0.0, 0.0));
         assert_eq!(of(3, 1, 8, 2, (4, 3)), (0.75, 0.75, 0.25));
         assert_eq!(of(0, 4, 8, 8, (8, 2)), (0.0, 0.0, 0.75));
-        // Another stream's segment may have a longer free block than this one has free bytes.
+        // Another stream's segment may have a free block longer than all of this stream's free bytes.
         assert_eq!(of(4, 0, 8, 9, (2, 2)), (1.0, 0.0, 0.0));
     }
 }
@@ -647,21 +645,21 @@ pub enum BlockState {
     Hole,
 }
 
-/// A block in a [`Snapshot`](super::Snapshot), or one that was never freed, which `Display` reports in a sentence.
+/// A block in a [`Snapshot`](super::Snapshot), or a leaked block, which `Display` reports in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BlockSnapshot {
-    /// Address of the first byte, guards included; for a block that was never freed, what its user got.
+    /// Address of the first byte, guards included; for a leaked block, the address that its user received.
     pub address: usize,
-    /// Bytes that the block takes, guards included.
+    /// Bytes that the block occupies, guards included.
     pub bytes: u64,
     /// Requested bytes; 0 for free blocks.
     pub requested: u64,
     /// Whether the block is live, waiting, kept, free or a hole.
     pub state: BlockState,
-    /// The stream that it was allocated for; for a free block, the segment's stream.
+    /// The stream that the block was allocated for; for a free block, the segment's stream.
     pub stream: u64,
-    /// Where it was requested, as `file:line:column`, if [`PoolOptions::sites`](super::PoolOptions::sites) is on.
+    /// The code location of the request, as `file:line:column`, if [`PoolOptions::sites`](super::PoolOptions::sites) is on.
     pub site: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The heaps of streams. Each has the memory of one stream, and up to eight *lanes* of them can be used at the same time.
+//! The heaps of streams. Each holds the memory of one stream, and threads can use up to eight *lanes* of heaps at the same time.
 
 use super::numbers::ByNumber;
 use super::segments::{Entry, LANES, Record, Records, Request, Segments, SizeKind, UNLISTED};
@@ -14,7 +14,7 @@ pub(super) struct Bin {
     pub members: Vec<u32>,
     /// Segments by their longest free block; used only if there are several.
     pub order: BTreeSet<(usize, u32)>,
-    /// The longest free block of all; used only if there are several segments.
+    /// The length of the longest free block of all; used only if there are several segments.
     pub longest: usize,
     /// The result of the last search for a segment.
     found: Found,
@@ -24,7 +24,7 @@ pub(super) struct Bin {
 #[derive(Default)]
 struct Found {
     len: usize,
-    /// `None` after a change of the order that may have made it wrong.
+    /// `None` after a change of the order that may have invalidated it.
     key: Option<(usize, u32)>,
 }
 
@@ -34,39 +34,39 @@ pub(super) struct Fence<E> {
     pub frees: u64,
 }
 
-/// The memory of one stream, in cache lines of its own.
+/// The memory of one stream, in separate cache lines.
 #[repr(align(128))]
 pub(super) struct StreamHeap<S: Source> {
-    /// `None` for a place that no stream has now.
+    /// `None` for a number that no stream uses now.
     pub stream: Option<S::Stream>,
     pub id: u64,
-    /// Whether requests of the stream are allocated here: not those of its captures, nor of a stream that is gone.
+    /// Whether this heap allocates for the stream's requests; `false` for the heap of a capture or of an abandoned stream.
     pub open: bool,
     /// Allocations and frees in the stream heap that are not yet in the figures.
     pub since: Since,
     /// Whether the lane has listed the stream heap as changed.
     pub changed: bool,
-    /// Whether it belongs to a graph, so that no other stream heap may get memory from it.
+    /// Whether the stream heap belongs to a graph, so that other stream heaps may not use its memory.
     pub private: bool,
-    /// Number of its records.
+    /// Number of the stream heap's records.
     pub records: usize,
     pub bins: [Bin; 3],
     pub figures: Figures,
-    /// Number of frees into its segments that its stream alone orders, plus the segments that it got in that order.
+    /// Number of frees into its segments that only its stream orders, plus the number of segments that it received in that order.
     pub frees: u64,
     /// The value of `frees` up to which all work is known to be done.
     pub quiet: u64,
     pub fence: Option<Fence<<S::Stream as Stream>::Event>>,
-    /// Freed blocks that are kept for their class, by length in granules.
+    /// Freed blocks kept for their class, by length in granules.
     pub cached: ByNumber<usize, Vec<u32>>,
-    /// Freed blocks that wait for this stream alone, by length in granules.
+    /// Freed blocks that wait only for this stream, by length in granules.
     pub reusable: BTreeSet<(usize, u32)>,
-    /// Bytes of the last large segment.
+    /// Bytes of the most recently reserved large segment.
     pub last_growth: usize,
 }
 
 impl<S: Source> StreamHeap<S> {
-    /// Returns the stream, which every stream heap has that has memory or blocks.
+    /// Returns the stream, which must exist: every stream heap with memory or blocks has one.
     #[inline(always)]
     pub(super) fn stream(&self) -> &S::Stream {
         match &self.stream {
@@ -76,13 +76,12 @@ impl<S: Source> StreamHeap<S> {
     }
 }
 
-/// Stream heaps whose numbers are equal modulo [`LANES`], and what is theirs: their segments, and the records of the
-/// blocks that were allocated for them.
+/// Stream heaps with equal numbers modulo [`LANES`], their segments, and the records of the blocks allocated for them.
 pub(super) struct Lane<P: SegmentPlacement, S: Source> {
     pub heaps: Vec<StreamHeap<S>>,
     pub segments: Segments<P>,
     pub records: Records<P::Token>,
-    /// The stream heaps whose segments or figures have changed since they were last looked at.
+    /// The stream heaps whose segments or figures have changed since the last check.
     pub changed: Vec<u32>,
 }
 
@@ -97,7 +96,7 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
     }
 
     /// Allocates a block from the stream heap's segments of this kind: from the segment with the shortest sufficient free block, so that
-    /// longer ones stay whole. Returns the block's record. The caller counts it. O(log segments) plus the placement's work.
+    /// longer blocks stay whole. Returns the block's record. The caller counts it. O(log segments) plus the placement's work.
     #[inline(always)]
     pub(super) fn allocate(&mut self, request: &Request, heap: usize, kind: SizeKind) -> Option<u32> {
         let place = &mut self.heaps[heap / LANES];
@@ -118,7 +117,7 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
             if !entry.is_listed() {
                 return None;
             }
-            // An aligned request may not fit into a block that is long enough.
+            // An aligned request may not fit into a sufficiently long block.
             key = bin.after(key)?;
         };
         place.records += 1;
@@ -134,7 +133,7 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
         record
     }
 
-    /// Gives a block back to its segment, one of this lane, which is returned. O(log segments) plus the placement's work.
+    /// Frees a block in its segment, which must be in this lane, and returns the segment. O(log segments) plus the placement's work.
     ///
     /// # Safety
     ///
@@ -144,7 +143,7 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
         let heap = self.segments.get(record.segment).heap;
         self.note_change(heap);
         let entry = self.segments.get_mut(record.segment);
-        // SAFETY: the placement allocated the record's block, and it is freed once, since the record was removed.
+        // SAFETY: the placement allocated the record's block, and this frees it only once, since the record was removed.
         unsafe { entry.free_memory(record) };
         let place = &mut self.heaps[heap / LANES];
         place.frees += 1;
@@ -166,8 +165,8 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
 }
 
 impl Bin {
-    /// Returns the segment whose longest free block is the shortest of at least `len` granules, with the length of that block.
-    /// O(1) if the previous search also ends there, else O(log segments).
+    /// Returns the segment whose longest free block is the shortest with at least `len` granules, and that block's length. O(1) if the
+    /// previous search has the same result, else O(log segments).
     #[inline]
     pub(super) fn first(&mut self, len: usize) -> Option<(usize, u32)> {
         match self.found.key {
@@ -180,13 +179,14 @@ impl Bin {
         }
     }
 
-    /// Returns the segments whose longest free block has at least `len` granules, ascending by that block; an only one in any case.
+    /// Returns the segments whose longest free block has at least `len` granules, ascending by that block. A single segment is always
+    /// included.
     pub(super) fn at_least(&self, len: usize) -> impl Iterator<Item = u32> + '_ {
         let only = self.members.first().filter(|_| self.members.len() == 1);
         only.copied().into_iter().chain(self.order.range((len, 0)..).map(|key| key.1))
     }
 
-    /// Returns the segment that follows another one in the order. O(log segments).
+    /// Returns the segment after another one in the order. O(log segments).
     pub(super) fn after(&self, key: (usize, u32)) -> Option<(usize, u32)> {
         self.order.range((Bound::Excluded(key), Bound::Unbounded)).next().copied()
     }
@@ -200,7 +200,7 @@ impl Bin {
         }
     }
 
-    /// Moves a segment from one length to another in the order, or adds it.
+    /// Moves a segment in the order from one length to another, or adds it.
     fn reorder(&mut self, old: usize, new: usize, segment: u32) {
         self.order.remove(&(old, segment));
         self.order.insert((new, segment));

@@ -20,15 +20,15 @@ pub(super) struct Times {
 #[derive(Default)]
 struct Sums {
     latency: Histogram,
-    /// Bytes that were requested less bytes that were freed; a block may be freed under another stream's number.
+    /// Requested bytes minus freed bytes; a block may be freed under another stream's number.
     used: i128,
-    /// The same bytes, each times the nanoseconds from the pool's start. With it the bytes over time are known without the order of what
-    /// happened.
+    /// These bytes, each multiplied by its nanoseconds since the pool's start. With this sum, the bytes over time follow without the
+    /// order of events.
     moment: i128,
     recovery: [(u64, Duration); STAGES.len()],
 }
 
-/// Returns the nanoseconds of a time as a histogram has them.
+/// Converts a time to the nanoseconds that a histogram stores.
 fn ticks(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -39,25 +39,25 @@ impl Times {
         Self { start, is_direct, sums: Default::default() }
     }
 
-    /// Counts bytes that are used from `now` on, or no longer.
+    /// Counts bytes that are in use from `now` on, or, if negative, no longer in use.
     pub(super) fn used(&self, stream: u64, now: Duration, bytes: i128) {
         let mut sums = self.sums[stream as usize % LANES].lock();
         sums.used += bytes;
         sums.moment += bytes * now.saturating_sub(self.start).as_nanos() as i128;
     }
 
-    /// Counts a request that took so long.
+    /// Counts a request with its duration.
     pub(super) fn requested(&self, stream: u64, took: Duration) {
         self.sums[stream as usize % LANES].lock().latency.add(ticks(took));
     }
 
-    /// Counts a request that came to this stage of the recovery, which took so long.
+    /// Counts a request that reached this stage of the recovery and spent `took` in it.
     pub(super) fn came_to(&self, stage: usize, took: Duration) {
         let (count, time) = &mut self.sums[0].lock().recovery[stage];
         (*count, *time) = (*count + 1, *time + took);
     }
 
-    /// Enters everything into the statistics.
+    /// Adds all measurements to the statistics.
     pub(super) fn enter(&self, stats: &mut PoolStats, now: Duration) {
         let elapsed = now.saturating_sub(self.start).as_nanos() as i128;
         let mut area = 0;

@@ -1,4 +1,4 @@
-//! Recording of what a pool does, in the common trace format.
+//! Records a pool's operations in the common trace format.
 
 #![forbid(unsafe_code)]
 
@@ -12,15 +12,13 @@ use core::time::Duration;
 use std::io::{self, Write};
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Starts a trace of everything that is allocated, freed, moved or refused, in the [binary
-    /// form](crate::observe::event) that `allotment view`, `replay` and `convert` read. A trace that is already
-    /// running is finished first. O(blocks · log blocks).
+    /// Starts a trace of all allocations, frees, moves and failed requests, in the [binary form](crate::observe::event) that `allotment
+    /// view`, `replay` and `convert` read. If a trace is already running, it ends first. O(blocks · log blocks).
     ///
-    /// Ids are addresses, sizes are as requested, alignments are at least a granule, and times are nanoseconds by
-    /// the source's clock. An event's tag is named `stream` and the stream's number. Blocks that are live already
-    /// come first, by address, as if they were allocated now. [`RawPool::step`] adds a note `step` with its number. A
-    /// write error ends the trace; [`RawPool::finish_trace`] returns that error. The writer is called inside the
-    /// pool's lock and must not use the pool.
+    /// Ids are addresses, sizes are as requested, alignments are at least a granule, and times are nanoseconds by the source's clock. The
+    /// name of an event's tag is `stream` and the stream's number. Blocks that are already live come first, by address, as if allocated
+    /// now. [`RawPool::step`] adds a note `step` with its number. A write error ends the trace; [`RawPool::finish_trace`] returns that
+    /// error. The pool calls the writer while it holds its lock, so the writer must not use the pool.
     ///
     /// ```
     /// use allotment::pool::{DevicePool, PoolOptions};
@@ -64,8 +62,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Ok(())
     }
 
-    /// Ends the trace, if one is running, and writes out what is still buffered. Dropping the pool does the same,
-    /// but ignores errors.
+    /// Ends the trace, if one is running, and flushes its buffer. Dropping the pool does the same, but ignores errors.
     ///
     /// # Errors
     ///
@@ -124,7 +121,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         }
     }
 
-    /// Records a refused request.
+    /// Records a failed request.
     pub(super) fn trace_failure(&mut self, request: &Request, heap: usize, now: impl FnOnce() -> Duration) {
         let align = request.align_bytes.max(P::GRANULE) as u64;
         self.trace_event(Action::Fail { size: request.bytes as u64, align }, heap, now);

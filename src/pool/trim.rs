@@ -12,15 +12,15 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::HashMap;
 
-/// How soon a pool with a bound on kept memory looks again at a segment whose work was not done.
+/// Time until a pool with a limit on kept memory checks again a segment whose work was not done.
 const AGAIN: Duration = Duration::from_millis(1);
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Gives empty segments back to the source, and free pages of others where the source can take pages
-    /// ([`Source::page`]), while at least `keep` bytes stay reserved. Returns the released bytes. Freed blocks whose events have passed count as free. The pool waits for nothing, though the driver
-    /// itself may: memory whose stream has work left stays. An event that is recorded here may need a moment even on an idle stream,
-    /// so a program that wants everything back calls this, synchronizes the stream and calls it again. Nothing is released while a stream of the pool is capturing a graph. O(segments · log
-    /// segments).
+    /// Releases empty segments to the source, and free pages of other segments if the source supports that ([`Source::page`]), while at
+    /// least `keep` bytes stay reserved. Returns the number of released bytes. Freed blocks whose events have passed count as free. The
+    /// pool itself waits for no work, though the driver may; memory whose stream has unfinished work stays. An event recorded here may
+    /// take a moment even on an idle stream, so to release everything, call this, synchronize the stream and call this again. Nothing is
+    /// released while a stream of the pool is capturing a graph. O(segments · log segments).
     pub fn trim(&self, keep: usize) -> usize {
         let mut state = self.lock();
         self.settle_graphs(&mut state);
@@ -32,11 +32,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.trim_to(&mut state, keep) + self.punch_all(&mut state, keep)
     }
 
-    /// Ends a step of the program, such as a training iteration, and returns the bytes that were released for it:
-    /// segments that are older than [`PoolOptions::trim_after`](super::PoolOptions::trim_after) allows, and those
-    /// beyond what [`PoolOptions::adaptive`](super::PoolOptions::adaptive) keeps. Nothing is released
-    /// while a stream of the pool is capturing a graph. O(segments · log segments), and once per window O(lengths²
-    /// · classes) for at most 256 lengths.
+    /// Ends a step of the program, such as a training iteration, and returns the number of released bytes: from segments that have been
+    /// empty for longer than [`PoolOptions::trim_after`](super::PoolOptions::trim_after) allows, and from those beyond what
+    /// [`PoolOptions::adaptive`](super::PoolOptions::adaptive) keeps. Nothing is released while a stream of the pool is capturing a
+    /// graph. O(segments · log segments), and once per window O(lengths² · classes) for at most 256 lengths.
     pub fn step(&self) -> usize {
         let mut state = self.lock();
         state.supply.step += 1;
@@ -50,14 +49,14 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         unused + self.trim_aged(&mut state)
     }
 
-    /// Returns freed blocks whose events have passed to their segments, without blocking, and returns how many
-    /// there were. A request that finds no room does the same by itself. O(waiting blocks).
+    /// Moves freed blocks whose events have passed back to their segments, without blocking, and returns their number. A request that
+    /// finds no room also does this. O(waiting blocks).
     pub fn collect(&self) -> usize {
         let mut state = self.lock();
         self.poll(&mut state)
     }
 
-    /// Retires the heaps of streams that the program has dropped. O(streams), without a driver call.
+    /// Retires the heaps of streams that the program dropped. O(streams), without a driver call.
     pub(super) fn sweep(&self, state: &mut State<P, S>) {
         let abandoned = state.heaps().filter(|&number| {
             let heap = state.heap(number);
@@ -74,7 +73,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Gives all blocks that are kept by class back to their segments.
+    /// Moves all blocks that are kept by class back to their segments.
     pub(super) fn flush(&self, state: &mut State<P, S>) {
         state.heaps().for_each(|heap| self.flush_heap(state, heap));
     }
@@ -85,7 +84,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Releases empty segments, large ones first, while at least `keep` bytes stay reserved. Returns the released bytes.
+    /// Releases empty segments, large ones first, while at least `keep` bytes stay reserved. Returns the number of released bytes.
     pub(super) fn trim_to(&self, state: &mut State<P, S>, keep: usize) -> usize {
         let longer = |number, entry: &Entry<P>| Reverse((entry.memory.bytes - entry.unmapped, number));
         self.release_empty(state, longer, |state, number, _| {
@@ -95,7 +94,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         })
     }
 
-    /// Releases segments that have been empty for too long by the clock, or are too many, after a request or a free. O(1) until one may be.
+    /// After a request or a free, releases segments that have been empty for too long by the clock or exceed the limit on kept bytes.
+    /// O(1) until such a segment may exist.
     #[inline(always)]
     pub(super) fn trim_due(&self, state: &mut State<P, S>) {
         if state.supply.trim_at != Duration::MAX {
@@ -103,8 +103,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Waits for no work: segments that may still be in use stay, to be looked at again after a quarter of the age, or soon if their bytes have a
-    /// bound.
+    /// Waits for no work: segments that may still be in use stay, and the pool checks them again after a quarter of the age, or soon if
+    /// kept bytes have a limit.
     #[cold]
     fn trim_old(&self, state: &mut State<P, S>) {
         let (Some(age), now) = (state.supply.ages, self.source.now()) else { return };
@@ -125,7 +125,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 } else if !self.is_over(state, heap) {
                     next = next.min(now.saturating_add(again));
                 } else {
-                    // A segment that the driver did not take has left the pool all the same; its error is counted.
+                    // A segment that the driver fails to release leaves the pool anyway; its error is counted.
                     let _ = self.release(state, number);
                 }
             }
@@ -139,7 +139,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.supply.trim_at = next;
     }
 
-    /// Releases empty segments whose work is done, while more bytes are empty than the options allow. Returns how many are left.
+    /// Releases empty segments whose work is done, while more bytes are empty than the options allow. Returns the number of empty bytes
+    /// left.
     fn trim_kept(&self, state: &mut State<P, S>) -> usize {
         let bytes = |entry: &Entry<P>| entry.memory.bytes - entry.unmapped;
         let kept: usize = state.empty_segments().map(|(_, entry)| bytes(entry)).sum();
@@ -150,7 +151,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         kept.saturating_sub(released)
     }
 
-    /// Releases segments that have been empty for too long, and returns the released bytes.
+    /// Releases segments that have been empty for too long, and returns the number of released bytes.
     pub(super) fn trim_aged(&self, state: &mut State<P, S>) -> usize {
         let Some(age) = self.options.trim_after else { return 0 };
         let (now, step) = (self.source.now(), state.supply.step);
@@ -167,7 +168,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         )
     }
 
-    /// Releases what the program does not use, at the end of a step. Returns the released bytes.
+    /// Releases memory that the program does not use, at the end of a step. Returns the number of released bytes.
     pub(super) fn follow(&self, state: &mut State<P, S>) -> usize {
         let (step, active) = (state.supply.step, state.figures.active());
         let Some(mut usage) = state.extra.usage.take() else { return 0 };
@@ -194,7 +195,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         })
     }
 
-    /// Gives surplus blocks of those kept by class back to their segments.
+    /// Moves surplus blocks that are kept by class back to their segments.
     fn shed(&self, state: &mut State<P, S>, usage: &Usage) {
         let mut room: HashMap<usize, usize> = HashMap::new();
         let mut surplus = Vec::new();
@@ -203,7 +204,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             for (&len, kept) in &mut heap.cached {
                 let class = state.extra.classes.binary_search(&len).is_ok();
                 let room = room.entry(len).or_insert_with(|| if class { usage.keeps(len) } else { 0 });
-                // The blocks that were freed last are used first, so drop the oldest.
+                // Requests reuse the most recently freed blocks first, so drop the oldest.
                 let too_many = kept.len().saturating_sub(*room);
                 *room -= kept.len() - too_many;
                 surplus.extend(kept.drain(..too_many));

@@ -1,4 +1,4 @@
-//! [`Upkeep`]: a thread that looks after a pool.
+//! [`Upkeep`]: a thread that maintains a pool.
 
 #![forbid(unsafe_code)]
 
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-/// A thread that [`RawPool::upkeep`] has started. Dropping it ends the thread, and waits for that.
+/// A thread started by [`RawPool::upkeep`]. Dropping this ends the thread and waits until it has ended.
 #[must_use = "dropping it ends the thread"]
 #[derive(Debug)]
 pub struct Upkeep {
-    /// Dropped first, which tells the thread.
+    /// Dropped first, which signals the thread to end.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -22,10 +22,10 @@ pub struct Upkeep {
 impl Drop for Upkeep {
     fn drop(&mut self) {
         self.end = None;
-        // The thread itself drops this if it has the last reference to what contains it, and cannot wait for its own end.
+        // If the thread holds the last reference to the owner of this, it drops this itself, and cannot wait for its own end.
         let others = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
         if let Some(thread) = self.thread.take().filter(others) {
-            // A panic of the program's work was printed when it happened.
+            // A panic in the program's work was already printed.
             let _ = thread.join();
         }
     }
@@ -35,8 +35,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S>
 where
     Self: Send + Sync + 'static,
 {
-    /// Starts a thread that calls `work` with the pool at once and then after each pause of this length, until the result is dropped or the pool ends:
-    /// for what should happen while the program neither allocates nor frees.
+    /// Starts a thread that calls `work` with the pool at once and then after each pause of this length, until the result is dropped or
+    /// the pool ends. Use it for work that should happen while the program neither allocates nor frees.
     ///
     /// ```
     /// use allotment::pool::{DevicePool, PoolOptions, Source as _};
@@ -44,7 +44,7 @@ where
     /// use std::sync::Arc;
     /// use std::time::Duration;
     ///
-    /// /// With less free on the device, everything that is empty goes back; with more, only what is beyond this.
+    /// /// With fewer free bytes on the device than this, release all empty segments; with more, keep this many bytes reserved.
     /// const LOW: usize = 64 << 20;
     ///
     /// let device: DeviceMemory = DeviceMemory::new(1 << 30);
@@ -60,7 +60,7 @@ where
     ///
     /// # Errors
     ///
-    /// The system's error if it starts no thread.
+    /// The system's error if it cannot start the thread.
     pub fn upkeep(
         self: &Arc<Self>,
         pause: Duration,

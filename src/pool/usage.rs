@@ -6,27 +6,27 @@ use super::numbers::ByNumber;
 use super::options::Adaptive;
 use std::collections::VecDeque;
 
-/// How many different lengths are counted per window; further ones are ignored.
+/// The most different lengths counted per window; further ones are ignored.
 const LENGTHS: usize = 1 << 16;
 
 /// The blocks of one length.
 #[derive(Clone, Copy, Default)]
 struct Blocks {
     live: u64,
-    /// The most that were live at once, in this window and in the one before.
+    /// The most blocks that were live at once, in this window and in the previous one.
     peaks: [u64; 2],
 }
 
 /// Statistics of the requests in the last steps.
 pub(super) struct Usage {
     pub(super) follow: Adaptive,
-    /// Whether blocks are kept by class, so that lengths matter.
+    /// Whether the pool keeps blocks by class, so that lengths matter.
     by_class: bool,
-    /// How often each length in granules was requested, in this window and in the one before.
+    /// How often each length in granules was requested, in this window and in the previous one.
     pub(super) asked: [ByNumber<usize, u64>; 2],
     /// Live blocks by their actual length.
     blocks: ByNumber<usize, Blocks>,
-    /// The most bytes that were active at once in this step; `peaks` holds those of the steps before.
+    /// The most bytes that were active at once in this step; `peaks` holds the values of earlier steps.
     peak: u64,
     peaks: VecDeque<u64>,
 }
@@ -53,7 +53,7 @@ impl Usage {
 
     pub(super) fn freed(&mut self, len: usize) {
         if let Some(blocks) = self.blocks.get_mut(&len) {
-            // The block may be older than the counts.
+            // The block may predate the counts.
             blocks.live = blocks.live.saturating_sub(1);
         }
     }
@@ -106,7 +106,7 @@ mod tests {
         assert!(plain.asked[0].is_empty() && plain.step(1, 0) == (5, false));
     }
 
-    /// Lengths that were not live for two windows are forgotten, and nothing is kept of them.
+    /// Lengths without live blocks for two windows are forgotten, and none of their blocks are kept.
     #[test]
     fn lengths_are_forgotten_after_two_windows() {
         let mut usage = Usage::new(FOLLOW, true);
@@ -126,12 +126,12 @@ mod tests {
     }
 }
 
-/// How many lengths classes are chosen for; beyond that, neighbours are merged.
+/// The most lengths for which classes are chosen; beyond that, neighbours are merged.
 const DISTINCT: usize = 256;
 
-/// Chooses up to `most` classes, ascending, for these lengths and the number of times each was requested, such that
-/// rounding up to them wastes the least. The longest length is always a class. Dynamic programming over the lengths
-/// in ascending order: O(lengths² · most) for at most [`DISTINCT`] lengths.
+/// Chooses up to `most` classes, ascending, for these lengths and their numbers of requests, so that rounding up wastes the least. The
+/// longest length is always a class. Dynamic programming over the lengths in ascending order: O(lengths² · most) for at most [`DISTINCT`]
+/// lengths.
 pub(super) fn fit(mut asked: Vec<(usize, u64)>, most: usize) -> Vec<usize> {
     asked.sort_unstable();
     while asked.len() > DISTINCT {
@@ -151,8 +151,8 @@ pub(super) fn fit(mut asked: Vec<(usize, u64)>, most: usize) -> Vec<usize> {
     for (at, &(_, times)) in asked.iter().enumerate() {
         before[at + 1] = before[at] + times as f64;
     }
-    // The granules that requests for the lengths in `from..to` take if all are rounded up to the last of them. The requests are the same
-    // whatever the classes, so the least granules are the least waste.
+    // The granules that requests for the lengths in `from..to` take if all round up to the last of them. The requests do not depend on
+    // the classes, so the fewest granules mean the least waste.
     let taken = |from: usize, to: usize| (before[to] - before[from]) * asked[to - 1].0 as f64;
     let mut least: Vec<f64> = (0..=n).map(|to| if to == 0 { 0.0 } else { taken(0, to) }).collect();
     // For each number of classes above one: where the last class begins when the first `to` lengths are covered.
@@ -230,7 +230,7 @@ mod classes_tests {
         let (ours, theirs) = (waste(&asked, &classes).unwrap(), waste(&asked, &even).unwrap());
         assert!((ours as f64) < 1.05 * theirs as f64, "{ours} {theirs}");
         assert_eq!(fit(Vec::new(), 3), [0_usize; 0]);
-        // As many lengths as are distinguished: each gets a class if there are enough.
+        // At exactly `DISTINCT` lengths, each gets a class if there are enough classes.
         assert_eq!(fit(asked[..DISTINCT].to_vec(), DISTINCT), (1..=DISTINCT).collect::<Vec<_>>());
     }
 }

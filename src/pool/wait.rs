@@ -1,7 +1,7 @@
 //! Freed blocks that wait for work on other streams: one queue of events per stream.
 //!
-//! Events of one stream pass in the order in which they were recorded, so a queue is asked only as far as its first
-//! event that has not passed. However many blocks wait, a stream that is still busy costs one query.
+//! Events of one stream pass in the order in which they were recorded, so the pool queries a queue only up to its first event that has
+//! not passed. However many blocks wait, a stream that is still busy costs one query.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Calls the driver for an event on `stream`; `None` if it cannot be recorded now.
+    /// Records an event on `stream`; `None` if that is not possible now.
     fn try_record(
         &self,
         state: &mut State<P, S>,
@@ -28,11 +28,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.supply.call(&self.source, |calls| &mut calls.record, |_| stream.record()).ok()
     }
 
-    /// Lets a freed block wait for all work that was submitted to `streams`. The caller updates the statistics.
-    /// O(streams · log streams).
+    /// Makes a freed block wait for all work submitted to `streams` so far. The caller updates the statistics. O(streams · log streams).
     pub(super) fn defer(&self, state: &mut State<P, S>, number: u32, streams: Vec<S::Stream>) {
         state.record_mut(number).holder = Holder::Waiting;
-        // The segment may be empty once this block has come back.
+        // The segment may be empty once this block returns.
         state.supply.trim_after(|| self.source.now());
         if state.supply.is_bounded {
             state.supply.trim_at = Duration::ZERO;
@@ -48,7 +47,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             }
             left += 1;
             own &= id == home;
-            // The marks that lack an event are the last ones, so that the first event behind a mark tells of it.
+            // Only the last marks may lack an event, so the first event after a mark covers it.
             let lacks = |queue: &Queue<S>| queue.marks.back().is_some_and(|mark| mark.event.is_none());
             let lacks = state.order.queues.get(&id).is_some_and(lacks);
             let event = if lacks { None } else { self.try_record(state, stream) };
@@ -62,7 +61,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Returns whether the event has passed. A driver that cannot tell counts as no.
+    /// Returns whether the event has passed; `false` if the driver fails.
     pub(super) fn is_done(&self, state: &mut State<P, S>, event: &<S::Stream as Stream>::Event) -> bool {
         state.supply.call(&self.source, |calls| &mut calls.query, |_| event.is_done()).unwrap_or(false)
     }
@@ -71,14 +70,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.supply.call(&self.source, |calls| &mut calls.synchronize, |_| event.synchronize()).is_ok()
     }
 
-    /// Returns whether the block of a mark still waits: it may have been reused since, for which another mark stands.
+    /// Returns whether the block of a mark still waits. It may have been reused since, and then has other marks.
     pub(super) fn waits(state: &State<P, S>, mark: &Mark<<S::Stream as Stream>::Event>) -> bool {
         let record = state.record(mark.record);
         record.serial == mark.serial && record.holder == Holder::Waiting
     }
 
-    /// Returns the place of the first event that passes only after the mark at `place` has. Where none could be recorded before, one is
-    /// recorded now behind all marks.
+    /// Returns the index of the first event at or after the mark at `place`. If there is none yet, this records one after all marks.
     fn event_after(&self, state: &mut State<P, S>, queue: &mut Queue<S>, place: usize) -> Option<usize> {
         let last = queue.marks.len() - 1;
         if let Some(found) = (place..=last).find(|&at| queue.marks[at].event.is_some()) {
@@ -88,17 +86,17 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         queue.marks[last].event.is_some().then_some(last)
     }
 
-    /// Returns whether the work before the mark at this place of a queue is done.
+    /// Returns whether the work before the mark at this index of a queue is done.
     fn has_passed(&self, state: &mut State<P, S>, queue: &mut Queue<S>, place: usize) -> bool {
         let Some(place) = self.event_after(state, queue, place) else { return false };
         let event = queue.marks[place].event.as_ref();
         event.is_some_and(|event| self.is_done(state, event))
     }
 
-    /// Returns the number of marks at the front of a queue that have passed. O(log marks) queries, and one if the stream is busy with the
-    /// first.
+    /// Returns the number of marks at the front of a queue that have passed. O(log marks) queries, and one query if the stream has not
+    /// passed the first mark.
     fn passed(&self, state: &mut State<P, S>, queue: &mut Queue<S>) -> usize {
-        // Blocks that are in use again wait no longer.
+        // Blocks that are in use again no longer wait.
         while queue.marks.front().is_some_and(|mark| !Self::waits(state, mark)) {
             queue.marks.pop_front();
         }
@@ -121,7 +119,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         passed
     }
 
-    /// Removes the first mark from a queue. Returns whether its block waits for nothing else and is free now.
+    /// Removes the first mark from a queue. Returns whether this frees its block, which waits for nothing else.
     fn pop_first(&self, state: &mut State<P, S>, queue: &mut Queue<S>) -> bool {
         let Some(mark) = queue.marks.pop_front() else { return false };
         if !Self::waits(state, &mark) {
@@ -137,8 +135,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         left == 0
     }
 
-    /// Gives freed blocks whose events have passed back to their segments, and returns how many. Does not block.
-    /// O(streams with waiting blocks) queries, and O(log blocks) for each that has passed an event.
+    /// Moves freed blocks whose events have passed back to their segments, and returns their number. Does not block. O(streams with
+    /// waiting blocks) queries, and O(log blocks) for each stream that has passed an event.
     pub(super) fn poll(&self, state: &mut State<P, S>) -> usize {
         if state.order.queues.is_empty() {
             return 0;
@@ -155,7 +153,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         returned
     }
 
-    /// Forgets that a block waits.
+    /// Removes a block from the list of waiting blocks.
     fn forget(&self, state: &mut State<P, S>, number: u32) {
         if state.order.waiting.remove(&number).is_some_and(|waiting| waiting.own) {
             let record = state.record(number);
@@ -164,7 +162,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Gives a freed block that no longer waits for anything back to its segment.
+    /// Moves a freed block that no longer waits back to its segment.
     fn arrive(&self, state: &mut State<P, S>, number: u32) {
         self.forget(state, number);
         let record = *state.record(number);
@@ -174,8 +172,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.return_block(state, number);
     }
 
-    /// Blocks until the first waiting block that can be freed is free. `None` if no block waits, or if the driver
-    /// fails.
+    /// Blocks until one waiting block is free. `None` if no block waits, or if the driver fails.
     pub(super) fn wait_for_one(&self, state: &mut State<P, S>) -> Option<()> {
         let ids: Vec<u64> = state.order.queues.keys().copied().collect();
         for id in ids {
@@ -201,9 +198,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         None
     }
 
-    /// Takes a freed block that waits for the own stream alone, which may therefore use it again at once. Picks the
-    /// shortest one that is aligned, and none that is more than a quarter too long. O(log blocks), and O(blocks) for
-    /// an aligned request.
+    /// Reuses a freed block that waits only for its own stream, which may therefore use it again at once. Picks the shortest aligned
+    /// block, at most a quarter longer than the request. O(log blocks), and O(blocks) for an aligned request.
     pub(super) fn reuse_waiting(
         &self,
         state: &mut State<P, S>,
@@ -228,17 +224,17 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 /// How far a pool goes to use memory that another stream has freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// Takes memory only if its last work is known to be done.
+    /// Reuse memory only if its last work is known to be done.
     Request,
-    /// Lets the stream that wants the memory wait for it on the device.
+    /// Make the requesting stream wait for that work on the device.
     Queue,
-    /// Blocks the caller until the work is done.
+    /// Block the caller until the work is done.
     Block,
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Returns whether the work on everything freed in stream heap `from` is done, or can be waited for with this patience by
-    /// the stream of heap `to`.
+    /// Returns whether the work on everything freed in stream heap `from` is done, or, with this patience, whether the stream of heap
+    /// `to` now waits for it.
     pub(super) fn is_quiet(
         &self,
         state: &mut State<P, S>,
@@ -279,14 +275,14 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         queued
     }
 
-    /// Returns whether an empty segment of the stream heap could go back to the source without waiting.
+    /// Returns whether the pool could release an empty segment of the stream heap without waiting.
     pub(super) fn is_over(&self, state: &mut State<P, S>, heap: usize) -> bool {
         self.is_quiet(state, heap, heap, Patience::Request)
     }
 
     /// Satisfies a request from an empty segment of another stream whose work is done. The segment moves to the stream heap.
     pub(super) fn adopt(&self, state: &mut State<P, S>, request: &Request, heap: usize) -> Option<u32> {
-        // A retired stream heap may be of this very stream, in whose order all later work comes.
+        // A retired stream heap may belong to this same stream, which orders all later work anyway.
         let own = state.heap(heap).id;
         let segment = state.heaps().filter(|&from| from != heap).find_map(|from| {
             let found = state.empty_segment(from, request)?;
@@ -300,13 +296,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             from.quiet != from.frees
         };
         let segment = state.transfer(segment, heap);
-        // Any third stream must wait for what this one is ordered after.
+        // Any third stream must wait for the work that this one is ordered after.
         state.heap_mut(heap).frees += u64::from(waits);
         state.allocate_in(segment, request, heap)
     }
 
-    /// Satisfies a request from free memory of another stream's heap. An empty segment moves as a whole, from others
-    /// only the block.
+    /// Satisfies a request from free memory of another stream's heap. An empty segment moves as a whole; from other segments, only the
+    /// block moves.
     pub(super) fn borrow(
         &self,
         state: &mut State<P, S>,
@@ -327,7 +323,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             if state.entry(segment).is_empty() {
                 segment = state.transfer(segment, heap);
                 if waits {
-                    // Any third stream must in turn wait for what this one waits for.
+                    // Any third stream must in turn wait for the work that this one waits for.
                     state.heap_mut(heap).frees += 1;
                 }
             }

@@ -1,4 +1,4 @@
-//! A device of Vulkan.
+//! A Vulkan device.
 
 use super::{Error, graves::Graves, inner::Inner};
 use crate::units::debug;
@@ -7,7 +7,7 @@ use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// A device of Vulkan with its queues. Clones refer to the same one.
+/// A Vulkan device with its queues. Clones refer to the same device.
 #[derive(Clone)]
 pub struct Device {
     pub(super) inner: Arc<Inner>,
@@ -15,9 +15,9 @@ pub struct Device {
 }
 
 impl Device {
-    /// Makes device number `number` of the system, counted from 0, with a queue of each family, and with
-    /// `VK_EXT_memory_budget` and `VK_KHR_external_memory_fd` where it has them. It is destroyed with the last clone, and all that
-    /// was made of it.
+    /// Makes a device from the system's device number `number`, counted from 0, with a queue of each family, and with
+    /// `VK_EXT_memory_budget` and `VK_KHR_external_memory_fd` if available. It is destroyed once its last clone and everything made from
+    /// it are dropped.
     ///
     /// # Errors
     ///
@@ -27,13 +27,14 @@ impl Device {
         Ok(Self::of(Inner::open(number)?))
     }
 
-    /// Takes a device that the program has made, and will destroy.
+    /// Wraps a device that the program made and will destroy.
     ///
     /// # Safety
     ///
     /// The handles must belong to each other. The device must have been made with a queue of each family in `families`, with the feature
-    /// `timelineSemaphore` and with the extensions in `extensions`, and must live until all that was made from this value is dropped. A queue that
-    /// a [`Stream`](super::Stream) uses may be used elsewhere only while no thread calls a method of the stream or of a pool that knows it.
+    /// `timelineSemaphore` and with the extensions in `extensions`, and must live until everything made from this value is dropped. The
+    /// program may use a queue of a [`Stream`](super::Stream) elsewhere only while no thread calls a method of the stream or of a pool
+    /// that uses it.
     pub unsafe fn from_ash(
         entry: ash::Entry,
         instance: ash::Instance,
@@ -61,7 +62,7 @@ impl Device {
         &self.inner.name
     }
 
-    /// Returns the device for calls of the program's own.
+    /// Returns the device for the program's own calls.
     pub fn ash(&self) -> &ash::Device {
         &self.inner.device
     }
@@ -71,13 +72,13 @@ impl Device {
         &self.inner.memory
     }
 
-    /// Returns the number of allocations of memory that pools and resources have on this device.
+    /// Returns the number of memory allocations of pools and resources on this device.
     pub fn allocations(&self) -> u32 {
         self.inner.allocations()
     }
 
-    /// Lets pools and resources have at most `most` allocations of memory; what exists beyond that stays. It starts as
-    /// `maxMemoryAllocationCount`, which all allocators of the program share.
+    /// Limits pools and resources to `most` memory allocations; existing ones beyond that stay. The default is
+    /// `maxMemoryAllocationCount`, a limit that all allocators of the program share.
     pub fn limit_allocations(&self, most: u32) {
         let most = most.min(self.inner.limits.max_memory_allocation_count);
         self.inner.most_allocations.store(most, Ordering::Relaxed);

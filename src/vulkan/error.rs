@@ -5,7 +5,7 @@
 use crate::pool::{PoolError, SourceError, SourceErrorKind, debug_as_display};
 use ash::vk;
 
-/// A call of this module failed.
+/// Why a call of this module failed.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -30,7 +30,7 @@ pub enum Error {
     /// The device lacks this capability.
     #[error("the device does not support {0}")]
     Unsupported(&'static str),
-    /// None of the device's memory types grants the wish.
+    /// No memory type of the device meets the wish's requirements.
     #[error("no memory type of the device has what the wish requires")]
     NoMemoryType,
     /// The resource cannot lie in the pool's memory type.
@@ -40,13 +40,13 @@ pub enum Error {
     WrongMemoryType {
         /// The number of the pool's memory type.
         index: u32,
-        /// The types that the resource can lie in, one bit each.
+        /// The memory types that the resource can use, one bit each.
         allowed: u32,
     },
-    /// The stream belongs to another device than the pool.
+    /// The stream belongs to a different device than the pool.
     #[error("the stream belongs to another device than the pool")]
     OtherDevice,
-    /// The range lies outside the resource, or the CPU cannot reach its memory.
+    /// The range lies outside the resource, or the CPU cannot access its memory.
     #[error("the range is outside the resource, or the CPU cannot reach its memory")]
     OutOfRange,
     /// The pool had no room, or refused the request.
@@ -59,11 +59,11 @@ pub enum Error {
 
 debug_as_display!(Error);
 
-/// Makes the error of `call`.
+/// Makes the error of `call`, which returned `code`.
 pub(super) fn failed(call: &'static str, code: vk::Result) -> SourceError {
     use SourceErrorKind as Kind;
     let kind = match code {
-        // The last one is said of the number of allocations.
+        // Drivers return the last one when there are too many allocations.
         vk::Result::ERROR_OUT_OF_HOST_MEMORY
         | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY
         | vk::Result::ERROR_TOO_MANY_OBJECTS => Kind::OutOfMemory,

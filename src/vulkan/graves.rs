@@ -1,4 +1,4 @@
-//! Objects that only the device uses any more, which are destroyed when it has come past its last use of them.
+//! Objects that only the device still uses, destroyed once the device has passed their last use.
 
 use super::inner::{Allocated, Inner};
 use super::timeline::{Point, Timeline};
@@ -6,7 +6,7 @@ use crate::lock::Mutex;
 use ash::vk;
 use std::sync::Arc;
 
-/// Objects that wait for their end.
+/// Objects that wait for their destruction.
 pub(super) struct Graves {
     inner: Arc<Inner>,
     waiting: Mutex<Waiting>,
@@ -15,11 +15,12 @@ pub(super) struct Graves {
 #[derive(Default)]
 struct Waiting {
     list: Vec<(Vec<Point>, Dead)>,
-    /// The length at which the list is looked through, twice that after the last time: each object is looked at O(1) times on average.
+    /// The length of the list that triggers the next sweep: twice the length after the last one, so that each object is checked O(1)
+    /// times on average.
     sweep_at: usize,
 }
 
-/// An object that is to be destroyed. The program has no use for it any more.
+/// An object to destroy, which the program no longer uses.
 pub(super) enum Dead {
     Buffer(vk::Buffer),
     Image(vk::Image),
@@ -56,7 +57,7 @@ impl Graves {
 
     fn destroy(&self, dead: Dead) {
         let device = &self.inner.device;
-        // SAFETY: who buried the object had it alone, and the work that uses it is done.
+        // SAFETY: the caller of `bury` owned the object, and the work that uses it is done.
         unsafe {
             match dead {
                 Dead::Buffer(buffer) => device.destroy_buffer(buffer, None),
@@ -69,7 +70,7 @@ impl Graves {
     }
 }
 
-/// Returns whether nothing is to be waited for: a lost device does no work any more.
+/// Returns whether the point needs no wait: it has passed, or the device is lost and does no more work.
 fn is_over(point: &Point) -> bool {
     point.is_past().unwrap_or(true)
 }

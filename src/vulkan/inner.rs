@@ -1,4 +1,4 @@
-//! A device of Vulkan as its driver knows it: handles, functions and limits.
+//! The internals of a Vulkan device: handles, functions and limits.
 
 use super::error::{Error, Named, failed};
 use crate::lock::Mutex;
@@ -9,9 +9,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The handles of a device, destroyed with this value where the library made them.
+/// The handles of a device. Dropping this destroys them if the library made them.
 pub(super) struct Inner {
-    /// Keeps the loader's library.
+    /// Keeps the loader's library loaded.
     _entry: ash::Entry,
     pub instance: ash::Instance,
     pub physical: vk::PhysicalDevice,
@@ -19,18 +19,18 @@ pub(super) struct Inner {
     /// The functions that share memory as file descriptors, if they are enabled.
     #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
     pub descriptors: Option<ash::khr::external_memory_fd::Device>,
-    /// Whether the driver tells the budgets of its heaps.
+    /// Whether the driver reports the budgets of its heaps.
     has_budget: bool,
     pub limits: vk::PhysicalDeviceLimits,
     pub memory: vk::PhysicalDeviceMemoryProperties,
     pub name: String,
-    /// The families of queues that the program uses.
+    /// The queue families that the program uses.
     pub families: Vec<u32>,
     /// A lock for each queue, by family and index: the host may not use a queue from two threads at once.
     queues: Mutex<BTreeMap<(u32, u32), Queue>>,
     /// Bytes in allocations, by heap.
     taken: [AtomicU64; vk::MAX_MEMORY_HEAPS],
-    /// Allocations of memory that exist, and the most that may.
+    /// Number of existing memory allocations, and the most that may exist.
     allocations: AtomicU32,
     pub most_allocations: AtomicU32,
     is_ours: bool,
@@ -42,7 +42,7 @@ pub(super) type Handles = (ash::Entry, ash::Instance, vk::PhysicalDevice, ash::D
 /// A queue under its lock.
 pub(super) type Queue = Arc<Mutex<vk::Queue>>;
 
-/// An allocation of memory, which is counted.
+/// A counted memory allocation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allocated {
     pub memory: vk::DeviceMemory,
@@ -50,20 +50,20 @@ pub(super) struct Allocated {
     heap: u32,
 }
 
-/// Returns what a process may still take of a heap of `total` bytes: what the budget and the usage of it leave where the driver tells them,
-/// else what the library has not taken.
+/// Returns the bytes that a process may still allocate from a heap of `total` bytes: the budget minus the usage, if the driver reports
+/// both, else the bytes that the library has not allocated.
 fn left(total: u64, taken: u64, told: Option<(u64, u64)>) -> u64 {
     let (budget, usage) = told.unwrap_or((total, taken));
     budget.saturating_sub(usage)
 }
 
 impl Inner {
-    /// Takes over a device that exists.
+    /// Wraps an existing device.
     ///
     /// # Safety
     ///
-    /// The handles must be those of one device, which has the extensions in `extensions`, queues of `families` and the feature
-    /// `timelineSemaphore`, and lives until this value is dropped; with `is_ours` nothing else destroys it.
+    /// The handles must belong to one device, which has the extensions in `extensions`, queues of `families` and the feature
+    /// `timelineSemaphore`, and lives until this value is dropped; with `is_ours`, nothing else destroys it.
     pub(super) unsafe fn adopt(
         (entry, instance, physical, device): Handles,
         families: &[u32],
@@ -101,9 +101,9 @@ impl Inner {
         }
     }
 
-    /// Makes device number `number` with a queue of each family, and what extensions it has of those that are used here.
+    /// Makes device number `number` with a queue of each family, and with the supported ones of the extensions used here.
     pub(super) fn open(number: usize) -> Result<Self, Error> {
-        // SAFETY: the loader's library has no other effect than to be loaded.
+        // SAFETY: loading the loader's library has no other effect.
         let entry = unsafe { ash::Entry::load() }.map_err(|_| Error::NoLoader)?;
         let app = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_2);
         let info = vk::InstanceCreateInfo::default().application_info(&app);
@@ -115,11 +115,11 @@ impl Inner {
         };
         match Self::open_device(&instance, number) {
             Ok((physical, device, families, extensions)) => {
-                // SAFETY: the device was made just now, with these queues and extensions.
+                // SAFETY: the device was just made, with these queues and extensions.
                 Ok(unsafe { Self::adopt((entry, instance, physical, device), &families, &extensions, true) })
             }
             Err(error) => {
-                // SAFETY: nothing of the instance is left.
+                // SAFETY: nothing made from the instance is left.
                 unsafe { instance.destroy_instance(None) };
                 Err(error)
             }
@@ -135,7 +135,7 @@ impl Inner {
         let all = unsafe { instance.enumerate_physical_devices() }.named("vkEnumeratePhysicalDevices")?;
         let none = Error::NoDevice { number, count: all.len() };
         let physical = *all.get(number).ok_or(none)?;
-        // SAFETY: the device is one of this instance.
+        // SAFETY: the device belongs to this instance.
         if unsafe { instance.get_physical_device_properties(physical) }.api_version < vk::API_VERSION_1_2 {
             return Err(Error::Unsupported("Vulkan 1.2"));
         }
@@ -185,12 +185,12 @@ impl Inner {
         queue.clone()
     }
 
-    /// Returns the heap that a memory type lies in.
+    /// Returns the heap of a memory type.
     fn heap_of(&self, memory_type: u32) -> u32 {
         self.memory.memory_types[memory_type as usize].heap_index
     }
 
-    /// Returns the size of the heap of a memory type and what is left of it, in bytes. This is a driver call.
+    /// Returns the size of a memory type's heap and its remaining bytes. This is a driver call.
     pub(super) fn capacity(&self, memory_type: u32) -> (u64, u64) {
         let heap = self.heap_of(memory_type) as usize;
         let total = self.memory.memory_heaps[heap].size;
@@ -204,7 +204,7 @@ impl Inner {
         (total, left(total, self.taken[heap].load(Ordering::Relaxed), told))
     }
 
-    /// Allocates memory, as long as the device allows one more allocation.
+    /// Allocates memory, if the device allows one more allocation.
     pub(super) fn allocate(&self, info: &vk::MemoryAllocateInfo<'_>) -> Result<Allocated, SourceError> {
         const CALL: &str = "vkAllocateMemory";
         let most = self.most_allocations.load(Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Inner {
     ///
     /// # Safety
     ///
-    /// No work may use it.
+    /// No work may use the memory.
     pub(super) unsafe fn free(&self, allocated: Allocated) {
         // SAFETY: the caller's contract.
         unsafe { self.device.free_memory(allocated.memory, None) };
@@ -234,7 +234,7 @@ impl Inner {
         self.allocations.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of allocations of memory that exist.
+    /// Returns the number of existing memory allocations.
     pub(super) fn allocations(&self) -> u32 {
         self.allocations.load(Ordering::Relaxed)
     }
@@ -243,9 +243,9 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.is_ours {
-            // SAFETY: this was the last value that refers to the device, and what was made of it is destroyed.
+            // SAFETY: this was the last value that refers to the device, and everything made from it is destroyed.
             unsafe {
-                // A lost device can be destroyed as well.
+                // Ignore an error: a lost device can be destroyed too.
                 let _ = self.device.device_wait_idle();
                 self.device.destroy_device(None);
                 self.instance.destroy_instance(None);

@@ -1,4 +1,4 @@
-//! The source of pools in Vulkan's memory.
+//! A source of pools in Vulkan memory.
 
 use super::error::{Named, failed};
 use super::{Device, Error, Stream, Wish, inner::Allocated};
@@ -15,33 +15,33 @@ use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// Granularity of segments in bytes: no device has larger atoms of memory that is not coherent.
+/// Granularity of segments in bytes: no device has larger atoms of non-coherent memory.
 const GRANULARITY: usize = 64 << 10;
 /// Alignment of segments in bytes. It costs only addresses, and no resource needs more.
 const ALIGNMENT: usize = 1 << 20;
 
-/// Memory of one memory type of a Vulkan device. Each segment is one allocation of Vulkan, with one buffer over all of it, and
-/// mapped as long as it exists if the CPU can reach it.
+/// Memory of one memory type of a Vulkan device. Each segment is one Vulkan allocation, covered by one buffer, and permanently mapped if
+/// the CPU can access it.
 ///
-/// Memory of Vulkan has no addresses. Those of the segments are numbers of this source, which it turns into an allocation and an
-/// offset, [`DeviceMemory::place`]; those of two sources differ, where an address has 64 bits.
+/// Vulkan memory has no addresses. The segments' addresses are numbers that this source assigns and that [`DeviceMemory::place`] converts
+/// to an allocation and an offset. On 64-bit systems, the addresses of different sources differ.
 pub struct DeviceMemory {
     device: Device,
     wish: Wish,
     index: u32,
     flags: vk::MemoryPropertyFlags,
-    /// The addresses that segments get.
+    /// The range of the segments' addresses.
     span: Range<usize>,
     segments: Mutex<BTreeMap<usize, Reserved>>,
-    /// Memory with one segment, through which the CPU reads this one; made at the first use.
+    /// Memory with one segment, through which the CPU reads this memory; made on first use.
     staging: Mutex<Option<Box<DeviceMemory>>>,
     name: String,
 }
 
-/// Bytes of the segment for staging.
+/// Length of the staging segment in bytes.
 const STAGED: usize = 1 << 20;
 
-/// Vulkan's handles of a segment.
+/// The Vulkan handles of a segment.
 #[derive(Clone, Copy)]
 struct Reserved {
     bytes: usize,
@@ -51,7 +51,7 @@ struct Reserved {
     mapped: Option<NonZeroUsize>,
 }
 
-/// The place of a block in Vulkan's terms.
+/// The location of a block in terms of Vulkan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The allocation.
@@ -64,12 +64,12 @@ pub struct Place {
     pub memory_type: u32,
     /// The buffer over the whole allocation, with the usage of [`Wish::usage`]; null if no buffer can lie in this memory.
     pub buffer: vk::Buffer,
-    /// The address at which the CPU has the block, with exposed provenance; `None` if it cannot reach it.
+    /// The block's address for the CPU, with exposed provenance; `None` if the CPU cannot access it.
     pub mapped: Option<NonZeroUsize>,
 }
 
 impl Place {
-    /// No place yet.
+    /// Returns a placeholder without memory.
     pub(super) fn none(memory_type: u32) -> Self {
         let (memory, buffer) = (vk::DeviceMemory::null(), vk::Buffer::null());
         Self { memory, offset: 0, bytes: 0, memory_type, buffer, mapped: None }
@@ -81,7 +81,8 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemoryType`] if none does, and [`Error::Unsupported`] if it cannot be shared and should.
+    /// [`Error::NoMemoryType`] if none does, and [`Error::Unsupported`] if the wish asks for shareable memory and the device cannot share
+    /// it.
     pub fn new(device: &Device, wish: Wish) -> Result<Self, Error> {
         let memory = device.memory();
         let index = wish.choose(memory).ok_or(Error::NoMemoryType)?;
@@ -90,7 +91,7 @@ impl DeviceMemory {
         }
         let flags = memory.memory_types[index as usize].property_flags;
         static SOURCES: AtomicUsize = AtomicUsize::new(0);
-        // 16 TiB of addresses for each source.
+        // Each source has 16 TiB of addresses.
         let span = if usize::BITS >= 64 { 1 << (usize::BITS - 20) } else { usize::MAX };
         let number = SOURCES.fetch_add(1, Ordering::Relaxed) % (1 << 18);
         let start = number.wrapping_mul(span);
@@ -111,8 +112,8 @@ impl DeviceMemory {
         self.flags
     }
 
-    /// Returns where the byte at an address of a segment is; `None` if no segment has it. The answer holds as long as the block that
-    /// the byte is of. O(log segments).
+    /// Returns the place of the byte at an address; `None` if no segment contains it. The answer holds for as long as the block that
+    /// contains the byte. O(log segments).
     pub fn place(&self, address: usize) -> Option<Place> {
         let segments = self.segments.lock();
         let (start, found) = segments.range(..=address).next_back()?;
@@ -135,8 +136,8 @@ impl DeviceMemory {
         &self.wish
     }
 
-    /// Returns the least multiple of bytes that a block must be aligned and rounded up to, so that the CPU's view of one block can be flushed
-    /// and invalidated without touching its neighbours.
+    /// Returns the unit in bytes to which blocks must be aligned and rounded up, so that flushing and invalidating the CPU's view of one
+    /// block does not affect its neighbours.
     pub(super) fn atom(&self) -> u64 {
         atom(self.flags, self.device.inner.limits.non_coherent_atom_size)
     }
@@ -167,13 +168,13 @@ impl DeviceMemory {
         inner.allocate(&info)
     }
 
-    /// Maps all of an allocation, if the CPU can reach it.
+    /// Maps a whole allocation, if the CPU can access it.
     pub(super) fn map(&self, memory: vk::DeviceMemory) -> Result<Option<NonZeroUsize>, SourceError> {
         if !self.flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE) {
             return Ok(None);
         }
         let (device, flags) = (&self.device.inner.device, vk::MemoryMapFlags::empty());
-        // SAFETY: the callers pass an allocation that is new.
+        // SAFETY: the callers pass a new allocation.
         let mapped = unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, flags) }.named("vkMapMemory")?;
         Ok(NonZeroUsize::new(mapped.expose_provenance()))
     }
@@ -190,13 +191,13 @@ impl DeviceMemory {
         if self.wish.shareable {
             info = info.push_next(&mut external);
         }
-        // SAFETY: the structures live until the call returns, and the families are the device's.
+        // SAFETY: the structures live until the call returns, and the families belong to the device.
         let buffer = unsafe { inner.device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
         // SAFETY: the buffer is new.
         let needs = unsafe { inner.device.get_buffer_memory_requirements(buffer) };
         let fits = needs.memory_type_bits & (1 << self.index) != 0 && needs.size <= bytes as u64;
         let bound = if fits {
-            // SAFETY: both are new, the memory is of a type that the buffer allows, and long enough.
+            // SAFETY: both are new, and the memory has a type that the buffer allows and is long enough.
             unsafe { inner.device.bind_buffer_memory(buffer, memory, 0) }.named("vkBindBufferMemory")
         } else {
             Ok(())
@@ -223,7 +224,7 @@ impl DeviceMemory {
     }
 }
 
-/// How memory is shared.
+/// The handle type of shared memory.
 pub(super) const EXPORTED: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD;
 
 pub(super) fn atom(flags: vk::MemoryPropertyFlags, size: u64) -> u64 {
@@ -232,7 +233,7 @@ pub(super) fn atom(flags: vk::MemoryPropertyFlags, size: u64) -> u64 {
     if is_plain { 1 } else { size.max(1) }
 }
 
-// SAFETY: addresses are allocated to one segment at a time, aligned, and each segment has an allocation of at least its length.
+// SAFETY: each address belongs to at most one segment at a time, segments are aligned, and each has an allocation of at least its length.
 unsafe impl Source for DeviceMemory {
     type Stream = Stream;
     const CPU_VISIBLE: bool = false;
@@ -257,8 +258,8 @@ unsafe impl Source for DeviceMemory {
         ALIGNMENT
     }
 
-    /// Returns the size of the heap, and what its budget leaves of it. Without `VK_EXT_memory_budget`, that is what the library
-    /// has not taken of it on this device.
+    /// Returns the size of the heap and its remaining budget. Without `VK_EXT_memory_budget`, the latter is the part that the library has
+    /// not allocated on this device.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let (total, free) = self.device.inner.capacity(self.index);
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -304,7 +305,7 @@ unsafe impl Source for DeviceMemory {
         unsafe { copy(&from, &to, bytes, stream) }
     }
 
-    /// Fills whole words, and copies the bytes around them from these, so that a range of less than 8 bytes may be refused.
+    /// Fills whole words, and copies bytes from them to the range's edges, so that a range of less than 8 bytes may fail.
     unsafe fn fill(
         &self,
         address: usize,
@@ -340,7 +341,7 @@ unsafe impl Source for DeviceMemory {
         filled.map(drop)
     }
 
-    /// Copies to memory that the CPU can read, a piece after the other.
+    /// Copies piece by piece through memory that the CPU can read.
     unsafe fn read(&self, address: usize, into: &mut [u8], stream: &Stream) -> Result<(), SourceError> {
         const CALL: &str = "vkCmdCopyBuffer";
         let mut staging = self.staging.lock();
@@ -351,18 +352,18 @@ unsafe impl Source for DeviceMemory {
         for (number, piece) in into.chunks_mut(STAGED).enumerate() {
             let from = self.covered(address + number * STAGED, stream, CALL)?;
             let to = staging.covered(staging.span.start, stream, CALL)?;
-            // SAFETY: the caller's contract; the staging memory is used under the lock only, and lives as long as this value.
+            // SAFETY: the caller's contract; only the holder of the lock uses the staging memory, which lives as long as this value.
             unsafe { copy(&from, &to, piece.len(), stream) }?;
             stream.synchronize()?;
             let mapped = to.mapped.ok_or(SourceError::unsupported(CALL))?;
             if staging.atom() > 1 {
                 let range = vk::MappedMemoryRange::default().memory(to.memory).size(vk::WHOLE_SIZE);
-                // SAFETY: all of the memory is mapped.
+                // SAFETY: the whole memory is mapped.
                 unsafe { self.device.inner.device.invalidate_mapped_memory_ranges(&[range]) }
                     .named("vkInvalidateMappedMemoryRanges")?;
             }
             let bytes = ptr::with_exposed_provenance::<u8>(mapped.get());
-            // SAFETY: the memory is mapped, as long as the segment, and its work is done.
+            // SAFETY: the memory is mapped and as long as the segment, and its work is done.
             unsafe { ptr::copy_nonoverlapping(bytes, piece.as_mut_ptr(), piece.len()) };
         }
         Ok(())
@@ -373,13 +374,13 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let Some(staging) = self.staging.get_mut().take() else { return };
         for &reserved in staging.segments.lock().values() {
-            // Each read has waited for its work.
+            // Each read waited for its work.
             staging.destroy(reserved);
         }
     }
 }
 
-/// Makes what comes behind wait for the transfers before it.
+/// Makes later commands wait for the transfers before this.
 fn after_transfer(
     device: &ash::Device,
     commands: vk::CommandBuffer,
@@ -389,15 +390,16 @@ fn after_transfer(
     let written =
         vk::MemoryBarrier::default().src_access_mask(vk::AccessFlags::TRANSFER_WRITE).dst_access_mask(access);
     let (transfer, none) = (vk::PipelineStageFlags::TRANSFER, vk::DependencyFlags::empty());
-    // SAFETY: the command buffer is recording; a barrier uses no memory.
+    // SAFETY: the command buffer is recording, and a barrier uses no memory.
     unsafe { device.cmd_pipeline_barrier(commands, transfer, stage, none, &[written], &[], &[]) };
 }
 
-/// Copies from one place to another in the order of `stream`; the CPU may read the copy when it is done.
+/// Copies from one place to another in the order of `stream`; the CPU may read the result once the copy is done.
 ///
 /// # Safety
 ///
-/// The places must be as long, be live until then, and lie in buffers that allow transfers, and nothing else may use them at that point in the order.
+/// The places must have this length, be live until the copy is done, and lie in buffers that allow transfers, and nothing else may use
+/// them at that point in the order.
 unsafe fn copy(from: &Place, to: &Place, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
     let region = vk::BufferCopy::default().src_offset(from.offset).dst_offset(to.offset).size(bytes as u64);
     // SAFETY: the caller's contract.
@@ -413,7 +415,7 @@ unsafe fn copy(from: &Place, to: &Place, bytes: usize, stream: &Stream) -> Resul
 }
 
 impl DeviceMemory {
-    /// Makes memory for staging: its segment is at the start of its span.
+    /// Makes staging memory with one segment, at the start of its span.
     fn staging(&self, stream: &Stream) -> Result<Box<Self>, SourceError> {
         let staging = Self::new(&self.device, Wish::readback().beyond_budget());
         let staging = staging.map_err(|_| SourceError::unsupported("staging"))?;
@@ -430,7 +432,7 @@ impl DeviceMemory {
 
     /// Releases a segment that no work uses.
     fn destroy(&self, reserved: Reserved) {
-        // SAFETY: the callers have it alone; a mapping ends with its memory, and destroying a null buffer does nothing.
+        // SAFETY: only the caller uses the segment; a mapping ends with its memory, and destroying a null buffer does nothing.
         unsafe {
             self.device.inner.device.destroy_buffer(reserved.buffer, None);
             self.device.inner.free(reserved.allocated);

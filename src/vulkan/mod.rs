@@ -1,12 +1,12 @@
-//! Memory of Vulkan devices (feature `vulkan`), through [`ash`], which loads Vulkan at run time. A program built with this
-//! feature also runs on machines without Vulkan, and gets an error there.
+//! Memory of Vulkan devices (feature `vulkan`), through [`ash`], which loads Vulkan at run time. A program built with this feature also
+//! runs on machines without Vulkan, where calls return an error.
 //!
 //! ```text
-//!  Device                  a device of Vulkan: its own, or one that the program has made
-//!  Wish                    which of its memory types a pool lies in
-//!  Stream  Event           submissions in order: each waits for the one before it, by a timeline semaphore
-//!  DeviceMemory  Place     the source of a pool, and where Vulkan has a block of it
-//!  Resource                a buffer or an image in a pool, or in memory of its own where the driver prefers that
+//!  Device                  a Vulkan device, made by the library or by the program
+//!  Wish                    the choice of a pool's memory type
+//!  Stream  Event           ordered submissions: each waits for the previous one, by a timeline semaphore
+//!  DeviceMemory  Place     the source of a pool, and the Vulkan place of a block
+//!  Resource                a buffer or an image in a pool, or in dedicated memory if the driver prefers that
 //! ```
 //!
 //! ```no_run
@@ -26,10 +26,10 @@
 //!
 //! # Order
 //!
-//! A queue of Vulkan starts its submissions in order but does not finish one before the next. A [`Stream`] does: each
-//! submission waits for the one before it, with all memory accesses, so that memory which was freed on a stream can be used
-//! again at once. Streams of one queue are independent of each other, and [`Stream::wait`](crate::pool::Stream::wait) orders
-//! them. A pool needs no driver call to mark a point of a stream, because that is the number of its last submission.
+//! A Vulkan queue starts its submissions in order but may overlap them. In a [`Stream`], each submission waits for the previous one,
+//! including all memory accesses, so that memory freed on a stream is reusable there at once. Streams of one queue are independent of
+//! each other, and [`Stream::wait`](crate::pool::Stream::wait) orders them. A pool needs no driver call to mark a point of a stream: the
+//! point is the number of the last submission.
 
 mod device;
 mod error;

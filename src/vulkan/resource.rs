@@ -12,19 +12,18 @@ use ash::vk;
 use core::ptr;
 use std::sync::Arc;
 
-/// A buffer or an image of Vulkan with its memory, a block of a pool. Where the driver prefers an allocation of its own for it, it
-/// has one.
+/// A Vulkan buffer or image with its memory: a block of a pool, or a dedicated allocation if the driver prefers that.
 ///
-/// It is used in the order of the stream that it was made on, and by other streams as [`Resource::used_on`] says. Dropping it
-/// does not block: the pool has the memory back at once, in that order, and the handle is destroyed when the device is done with it.
+/// Work on it runs in the order of the stream that it was made on; use on other streams needs [`Resource::used_on`]. Dropping it does not
+/// block: it frees the memory at once, in the stream's order, and the handle is destroyed once the device is done with it.
 pub struct Resource<H: Copy, P: SegmentPlacement = DefaultPlacement> {
     pub(super) raw: H,
-    /// How the handle is destroyed. Taken in the end.
+    /// The handle to destroy; `None` once dropped.
     pub(super) dead: Option<Dead>,
     pub(super) owner: Option<Owner<P>>,
     pub(super) place: Place,
     pub(super) bytes: u64,
-    /// The unit in which its view from the CPU is flushed.
+    /// The unit in bytes for flushing the CPU's view.
     pub(super) atom: u64,
     #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
     pub(super) is_shareable: bool,
@@ -42,7 +41,7 @@ struct Needs {
     bytes: u64,
     align: u64,
     types: u32,
-    /// Whether the driver wants an allocation for the resource alone.
+    /// Whether the driver prefers or requires a dedicated allocation.
     is_dedicated: bool,
 }
 
@@ -57,13 +56,13 @@ impl Needs {
         }
     }
 
-    /// Lets the resource have whole units of `unit` bytes for itself.
+    /// Rounds up to whole units of `unit` bytes, so that resources do not share a unit.
     fn whole(self, unit: u64) -> Self {
         Self { bytes: self.bytes.next_multiple_of(unit), align: self.align.max(unit), ..self }
     }
 }
 
-/// Refuses a stream of another device, which could not use the resource, and would destroy it.
+/// Refuses a stream of another device, which could not use the resource, and on which it would be destroyed.
 fn of_one_device(source: &DeviceMemory, stream: &Stream) -> Result<(), Error> {
     if source.device_of().is(stream.device()) { Ok(()) } else { Err(Error::OtherDevice) }
 }
@@ -85,12 +84,12 @@ impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
         unsafe { Self::buffer_from(pool, info, stream) }
     }
 
-    /// Makes a buffer as `info` describes it in a pool.
+    /// Makes a buffer in a pool, as `info` describes it.
     ///
     /// # Errors
     ///
     /// The errors of [`Resource::buffer`], and [`Error::Unsupported`] for a buffer with a device address in a pool whose
-    /// [`Wish::usage`](super::Wish::usage) has none.
+    /// [`Wish::usage`](super::Wish::usage) lacks device addresses.
     ///
     /// # Safety
     ///
@@ -128,12 +127,12 @@ impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
 }
 
 impl<P: SegmentPlacement> Resource<vk::Image, P> {
-    /// Makes an image as `info` describes it in a pool. Where linear and optimal resources must keep a distance
-    /// (`bufferImageGranularity`), an optimal image has whole units of it for itself, so that a pool can have both.
+    /// Makes an image in a pool, as `info` describes it. If linear and optimal resources must keep a distance (`bufferImageGranularity`),
+    /// an optimal image occupies whole units of that distance, so that a pool can hold both.
     ///
     /// # Errors
     ///
-    /// The errors of [`Resource::buffer`], and [`Error::Unsupported`] if the pool's memory is to be shared.
+    /// The errors of [`Resource::buffer`], and [`Error::Unsupported`] if the pool's memory is shareable.
     ///
     /// # Safety
     ///
@@ -194,7 +193,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
             stream: stream.retain(),
             users: Mutex::default(),
         };
-        // From here on dropping it frees what there is.
+        // From here on, dropping the resource frees whatever exists.
         if needs.types & (1 << source.memory_type()) == 0 {
             return Err(Error::WrongMemoryType { index: source.memory_type(), allowed: needs.types });
         }
@@ -216,7 +215,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
         Ok(resource)
     }
 
-    /// Returns Vulkan's handle, which is valid while this value lives, and for work that was submitted by then.
+    /// Returns the Vulkan handle, which is valid while this value lives, and for work submitted by then.
     pub fn raw(&self) -> H {
         self.raw
     }
@@ -226,18 +225,18 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
         self.bytes
     }
 
-    /// Returns where the memory is.
+    /// Returns the place of the memory.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Returns whether the memory is an allocation of its own, not a block of the pool.
+    /// Returns whether the memory is a dedicated allocation, not a block of the pool.
     pub fn is_dedicated(&self) -> bool {
         matches!(self.owner, Some(Owner::Own(_)))
     }
 
-    /// Notes that work on `stream` uses the resource; see [`RawPool::record_stream`]. The caller must still make `stream` wait for what it
-    /// needs of the resource's own stream.
+    /// Notes that work on `stream` uses the resource; see [`RawPool::record_stream`]. The caller must still make `stream` wait for the
+    /// work of the resource's own stream that it depends on.
     pub fn used_on(&self, stream: &Stream) {
         let mut users = self.users.lock();
         if stream.id() == self.stream.id() || users.iter().any(|user| user.id() == stream.id()) {
@@ -254,11 +253,11 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the range is not inside the resource or the CPU cannot reach it, or the error of the driver.
+    /// [`Error::OutOfRange`] if the range is not inside the resource or the CPU cannot access it, or the error of the driver.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let target = self.mapped(offset, bytes.len())?;
         self.settle()?;
-        // SAFETY: the range is mapped and this value's, no work uses it, and there is no other reference into it.
+        // SAFETY: the range is mapped and belongs to this value, no work uses it, and no other reference to it exists.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
         let Some(range) = self.range(offset, bytes.len()) else { return Ok(()) };
         let device = &self.stream.device().inner.device;
@@ -270,7 +269,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
     ///
     /// # Errors
     ///
-    /// Those of [`Resource::write`].
+    /// The errors of [`Resource::write`].
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
         let from = self.mapped(offset, bytes.len())?;
         self.settle()?;
@@ -280,19 +279,19 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
             unsafe { device.invalidate_mapped_memory_ranges(&[range]) }
                 .named("vkInvalidateMappedMemoryRanges")?;
         }
-        // SAFETY: the range is mapped and this value's, and no work writes it.
+        // SAFETY: the range is mapped and belongs to this value, and no work writes it.
         unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
-    /// Blocks until all streams that use the resource have done what was submitted.
+    /// Blocks until all submitted work of the streams that use the resource is done.
     fn settle(&self) -> Result<(), Error> {
         let users = self.users.lock();
         users.iter().chain([&self.stream]).try_for_each(Stream::synchronize)?;
         Ok(())
     }
 
-    /// Returns where the CPU has a range of the resource.
+    /// Returns the CPU's address of a range of the resource.
     fn mapped(&self, offset: u64, bytes: usize) -> Result<*mut u8, Error> {
         let end = offset.checked_add(bytes as u64).filter(|&end| end <= self.bytes);
         match (self.place.mapped, end) {
@@ -301,7 +300,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
         }
     }
 
-    /// Returns what must be flushed or invalidated for a range; `None` if the memory is coherent.
+    /// Returns the memory to flush or invalidate for a range; `None` if the memory is coherent.
     fn range(&self, offset: u64, bytes: usize) -> Option<vk::MappedMemoryRange<'_>> {
         let Place { memory, offset: start, bytes: whole, .. } = self.place;
         let (first, length) = atoms(start + offset, bytes as u64, self.atom, whole)?;
@@ -309,7 +308,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
     }
 }
 
-/// Returns the whole atoms around a range of an allocation of `whole` bytes, as offset and length; `None` if memory has no atoms.
+/// Returns the whole atoms around a range of an allocation of `whole` bytes, as offset and length; `None` if the memory has no atoms.
 fn atoms(offset: u64, bytes: u64, atom: u64, whole: u64) -> Option<(u64, u64)> {
     if atom <= 1 || bytes == 0 {
         return None;
@@ -324,7 +323,7 @@ impl<H: Copy, P: SegmentPlacement> Drop for Resource<H, P> {
         let users = self.users.get_mut();
         let mut points: Vec<Point> = Vec::new();
         for stream in users.iter().chain([&self.stream]) {
-            // A stream fails only with its device, and then no work runs.
+            // A stream fails only if its device is lost, and then no work runs.
             if let Ok(event) = stream.record() {
                 add(&mut points, event.0);
             }

@@ -1,4 +1,4 @@
-//! Memory that is shared with other processes, or with other devices of this one, as file descriptors.
+//! Memory shared as file descriptors, with other processes or with other devices of this one.
 
 use super::resource::{Owner, Resource};
 use super::{
@@ -15,8 +15,8 @@ use core::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
-    /// Returns a file descriptor of the allocation that the buffer lies in, for [`Resource::import`] in another process or on another
-    /// device. It is that of the whole segment, so its other blocks can be reached as well.
+    /// Returns a file descriptor of the allocation that contains the buffer, for [`Resource::import`] in another process or on another
+    /// device. It covers the whole segment, so it gives access to other blocks too.
     ///
     /// # Errors
     ///
@@ -25,26 +25,26 @@ impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
         const SHARED: Error = Error::Unsupported("sharing this memory; ask for it with `Wish::shareable`");
         let functions = self.stream.device().inner.descriptors.as_ref().filter(|_| self.is_shareable);
         let info = vk::MemoryGetFdInfoKHR::default().memory(self.place().memory).handle_type(EXPORTED);
-        // SAFETY: the memory was allocated to be exported like this.
+        // SAFETY: the memory was allocated for this kind of export.
         let raw = unsafe { functions.ok_or(SHARED)?.get_memory_fd(&info) }.named("vkGetMemoryFdKHR")?;
-        // SAFETY: the descriptor is new, and the caller's.
+        // SAFETY: the descriptor is new and belongs to the caller.
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })
     }
 }
 
 impl Resource<vk::Buffer> {
-    /// Makes a buffer of `bytes` bytes in memory that another process or device has exported, at the same place. The memory lives as long as
-    /// one of the two.
+    /// Makes a buffer of `bytes` bytes in memory that another process or device exported, at the same place. The memory lives as long as
+    /// either buffer.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the device cannot share memory, [`Error::OutOfRange`] if `place` does not have so many bytes,
+    /// [`Error::Unsupported`] if the device cannot share memory, [`Error::OutOfRange`] if `place` has too few bytes,
     /// [`Error::WrongMemoryType`], or the error of the driver.
     ///
     /// # Safety
     ///
-    /// `descriptor` must be from [`Resource::export`] of a buffer at `place` with this size and usage, on the same device and driver.
-    /// The order of what both do with it is the caller's.
+    /// `descriptor` must be from [`Resource::export`] of a buffer at `place` with this size and usage, on the same device and driver. The
+    /// caller must order the accesses through both.
     pub unsafe fn import(
         descriptor: OwnedFd,
         place: &Place,
@@ -85,10 +85,10 @@ impl Resource<vk::Buffer> {
             .push_next(&mut import);
         let own = inner.allocate(&info).inspect_err(|_| undo())?;
         let memory = own.memory;
-        // The memory has it now.
+        // The memory now owns the descriptor.
         let _ = descriptor.into_raw_fd();
         let place = Place { memory, buffer: vk::Buffer::null(), mapped: None, ..*place };
-        // Both are new, and of this device; from here on the drop gives them back.
+        // From here on, dropping the resource releases both.
         let mut resource = Self {
             raw,
             dead: Some(Dead::Buffer(raw)),
@@ -100,11 +100,11 @@ impl Resource<vk::Buffer> {
             stream: stream.retain(),
             users: Mutex::default(),
         };
-        // SAFETY: the memory is of a type that the buffer allows, and long enough.
+        // SAFETY: the memory has a type that the buffer allows and is long enough.
         unsafe { inner.device.bind_buffer_memory(raw, memory, place.offset) }.named("vkBindBufferMemory")?;
         if visible {
             let flags = vk::MemoryMapFlags::empty();
-            // SAFETY: the memory is new, and of a type that the CPU can reach.
+            // SAFETY: the memory is new and has a type that the CPU can access.
             let mapped = unsafe { inner.device.map_memory(memory, 0, vk::WHOLE_SIZE, flags) };
             let first = mapped.named("vkMapMemory")?.expose_provenance() + place.offset as usize;
             resource.place.mapped = NonZeroUsize::new(first);

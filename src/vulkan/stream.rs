@@ -1,4 +1,4 @@
-//! Streams: submissions to a queue, in order.
+//! Streams: ordered submissions to a queue.
 
 use super::timeline::{Point, Timeline, add};
 use super::{Device, Error, error::Named, graves::Dead, inner::Queue};
@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Submissions to a queue of which each runs after the one before it. Clones refer to the same stream. Work that was submitted
-/// goes on when the last of them is dropped.
+/// Submissions to a queue, each of which runs after the previous one. Clones refer to the same stream. Dropping the last clone does not
+/// stop submitted work.
 ///
 /// ```text
 ///  stream a   |-- 1 --|-- 2 --|            semaphore of a: 0, 1, 2
@@ -32,7 +32,7 @@ struct Shared {
     timeline: Arc<Timeline>,
     id: u64,
     state: Mutex<State>,
-    /// One clone for each handle of the program.
+    /// Has one clone for each of the program's handles.
     handles: Arc<()>,
 }
 
@@ -40,9 +40,9 @@ struct Shared {
 struct State {
     /// The number of the last submission.
     last: u64,
-    /// The points that the next submission has to wait for, besides the last one.
+    /// The points for which the next submission must wait, besides the end of the last one.
     waits: Vec<Point>,
-    /// The pool of command buffers; null before the first.
+    /// The pool of command buffers; null before the first one.
     commands: vk::CommandPool,
     /// Command buffers with the submissions that use them, in order.
     used: VecDeque<(u64, vk::CommandBuffer)>,
@@ -52,7 +52,7 @@ struct State {
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl Stream {
-    /// Makes a stream on the first queue that the device has.
+    /// Makes a stream on the device's first queue.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// The device must have been made with this queue, of a family that [`Device::from_ash`] was told of.
+    /// The device must have been made with this queue, of a family passed to [`Device::from_ash`].
     pub unsafe fn on_queue(device: &Device, family: u32, index: u32) -> Result<Self, Error> {
         let timeline = Arc::new(Timeline::new(&device.inner)?);
         let shared = Shared {
@@ -96,30 +96,31 @@ impl Stream {
         self.shared.family
     }
 
-    /// Submits command buffers, and returns the event of their end. They run in their order after all that was submitted
-    /// before, and see what it wrote; within and between them the program's own barriers order the work.
+    /// Submits command buffers, and returns the event of their end. They run in order after all earlier submissions, and see their
+    /// writes; within and between them, the program's own barriers order the work.
     ///
     /// # Errors
     ///
-    /// The error of the driver. Nothing was submitted then.
+    /// The error of the driver. After an error, nothing is submitted.
     ///
     /// # Safety
     ///
-    /// The command buffers must be allowed on the stream's queue, and all that they use must live until the event has passed.
+    /// The command buffers must be allowed on the stream's queue, and everything that they use must live until the event has passed.
     pub unsafe fn submit(&self, commands: &[vk::CommandBuffer]) -> Result<Event, SourceError> {
         // SAFETY: the caller's contract.
         unsafe { self.submit_between(&[], commands, &[]) }
     }
 
-    /// Submits like [`Stream::submit`], after waiting for binary semaphores, and signals others: those of a swapchain.
+    /// Submits like [`Stream::submit`], but first waits for binary semaphores and then signals others, such as a swapchain's.
     ///
     /// # Errors
     ///
-    /// The error of the driver. Nothing was submitted then.
+    /// The error of the driver. After an error, nothing is submitted.
     ///
     /// # Safety
     ///
-    /// As for [`Stream::submit`]; the semaphores are binary, those of `waits` have a signal pending, and those of `signals` have none.
+    /// The contract of [`Stream::submit`]; the semaphores must be binary, those in `waits` with a pending signal, those in `signals`
+    /// without one.
     pub unsafe fn submit_between(
         &self,
         waits: &[vk::Semaphore],
@@ -130,17 +131,17 @@ impl Stream {
         unsafe { self.submit_locked(&mut self.shared.state.lock(), waits, commands, signals) }.map(Event)
     }
 
-    /// Records commands into a command buffer and submits it; see [`Stream::submit`]. The stream is locked while `record` runs, which
-    /// must not use it.
+    /// Records commands into a command buffer and submits it; see [`Stream::submit`]. The stream is locked while `record` runs, so
+    /// `record` must not use it.
     ///
     /// # Errors
     ///
-    /// The error of the driver. Nothing was submitted then.
+    /// The error of the driver. After an error, nothing is submitted.
     ///
     /// # Safety
     ///
-    /// `record` must leave the command buffer recording, and what it records must be allowed on the stream's queue. All that it
-    /// uses must live until the event has passed.
+    /// `record` must leave the command buffer recording, and its commands must be allowed on the stream's queue. Everything that they use
+    /// must live until the event has passed.
     pub unsafe fn run(
         &self,
         record: impl FnOnce(&ash::Device, vk::CommandBuffer),
@@ -149,7 +150,7 @@ impl Stream {
         let mut state = self.shared.state.lock();
         let buffer = self.command_buffer(&mut state)?;
         let begin = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
-        // SAFETY: the command buffer is new, or its submission is done; its pool is the stream's, which is locked.
+        // SAFETY: the command buffer is new, or its submission is done; its pool belongs to the stream, which is locked.
         let recorded = unsafe {
             device.begin_command_buffer(buffer, &begin).named("vkBeginCommandBuffer").and_then(|()| {
                 record(device, buffer);
@@ -163,7 +164,7 @@ impl Stream {
         if submitted.is_ok() {
             state.used.push_back((last, buffer));
         } else {
-            // It is free to be used again.
+            // The command buffer is free for reuse.
             state.used.push_front((0, buffer));
         }
         submitted.map(Event)
@@ -194,11 +195,11 @@ impl Stream {
         Ok(buffers[0])
     }
 
-    /// Submits, with the waits that have come together, and returns the point of its end.
+    /// Submits, with the collected waits, and returns the point of its end.
     ///
     /// # Safety
     ///
-    /// That of [`Stream::submit_between`].
+    /// The contract of [`Stream::submit_between`].
     unsafe fn submit_locked(
         &self,
         state: &mut State,
@@ -211,7 +212,7 @@ impl Stream {
         let ours = || state.waits.iter().chain(&own);
         let semaphores: Vec<_> =
             ours().map(|point| point.timeline.raw).chain(waits.iter().copied()).collect();
-        // The values of binary semaphores are ignored.
+        // The driver ignores the values of binary semaphores.
         let values: Vec<u64> = ours().map(|point| point.value).chain(waits.iter().map(|_| 0)).collect();
         let stages = std::vec![vk::PipelineStageFlags::ALL_COMMANDS; semaphores.len()];
         let point = self.point(state.last + 1);
@@ -227,12 +228,13 @@ impl Stream {
             .signal_semaphores(&ends)
             .push_next(&mut timelines);
         let queue = queue.lock();
-        // SAFETY: the caller guarantees what is its own; our semaphores are live, and each value is higher than the last.
+        // SAFETY: the caller guarantees its command buffers and semaphores; our semaphores are live, and each value is higher than the
+        // last.
         unsafe { device.inner.device.queue_submit(*queue, &[info], vk::Fence::null()) }
             .named("vkQueueSubmit")?;
         drop(queue);
         state.last = point.value;
-        // The submission uses the semaphores of the others until it is done.
+        // The submission uses the other streams' semaphores until it is done.
         for wait in state.waits.drain(..) {
             device.graves.bury(std::vec![point.clone()], Dead::Timeline(wait.timeline));
         }
@@ -250,7 +252,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         let point = Point { timeline: self.timeline.clone(), value: state.last };
-        // The point keeps the semaphore until the last submission is done, and so does that of the command buffers.
+        // The point keeps the semaphore and the command buffers until the last submission is done.
         self.device.graves.bury(std::vec![point], Dead::Commands(state.commands));
     }
 }
@@ -268,11 +270,11 @@ impl pool::Stream for Stream {
         if state.waits.is_empty() {
             return Ok(Event(self.point(state.last)));
         }
-        // SAFETY: nothing is submitted but the waits.
+        // SAFETY: this submits only the waits.
         unsafe { self.submit_locked(&mut state, &[], &[], &[]) }.map(Event)
     }
 
-    /// Needs no driver call: the next submission waits. Where the event is of another device, the host waits.
+    /// Needs no driver call: the next submission waits. For an event of another device, the host waits.
     fn wait(&self, event: &Event) -> Result<(), SourceError> {
         if !event.0.timeline.is_of(&self.shared.device.inner) {
             return event.0.wait();

@@ -6,11 +6,11 @@ use ash::vk;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// The timeline semaphore of a stream: its value is the number of the last submission that is done.
+/// The timeline semaphore of a stream: its value is the number of the last finished submission.
 pub(super) struct Timeline {
     inner: Arc<Inner>,
     pub raw: vk::Semaphore,
-    /// The highest value that was seen, which it never falls below.
+    /// The highest value seen so far; the semaphore's value never falls below it.
     seen: AtomicU64,
 }
 
@@ -30,7 +30,7 @@ impl Timeline {
 
 impl Drop for Timeline {
     fn drop(&mut self) {
-        // SAFETY: submissions that use the semaphore are done: each keeps a reference until then (`Graves`).
+        // SAFETY: all submissions that use the semaphore are done: each keeps a reference until then (`Graves`).
         unsafe { self.inner.device.destroy_semaphore(self.raw, None) };
     }
 }
@@ -43,7 +43,7 @@ pub(super) struct Point {
 }
 
 impl Point {
-    /// Returns whether the point has passed. Asks the driver unless that is known. O(1).
+    /// Returns whether the point has passed. Calls the driver only if that is not known yet. O(1).
     pub(super) fn is_past(&self) -> Result<bool, SourceError> {
         let Timeline { inner, raw, seen } = &*self.timeline;
         if self.value <= seen.load(Ordering::Acquire) {
@@ -64,14 +64,14 @@ impl Point {
         let Timeline { inner, raw, seen } = &*self.timeline;
         let (semaphores, values) = ([*raw], [self.value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-        // SAFETY: the semaphore is live, and one of this device.
+        // SAFETY: the semaphore is live and belongs to this device.
         unsafe { inner.device.wait_semaphores(&info, u64::MAX) }.named("vkWaitSemaphores")?;
         seen.fetch_max(self.value, Ordering::AcqRel);
         Ok(())
     }
 }
 
-/// Adds a point to a list that needs one for each timeline, the latest.
+/// Adds a point to a list, which keeps only the latest point of each timeline.
 pub(super) fn add(points: &mut Vec<Point>, point: Point) {
     match points.iter_mut().find(|known| Arc::ptr_eq(&known.timeline, &point.timeline)) {
         Some(known) => known.value = known.value.max(point.value),

@@ -1,17 +1,17 @@
-//! Wishes: the memory types of a device that a pool may lie in.
+//! Wishes: preferences for the memory type of a pool.
 
 #![forbid(unsafe_code)]
 
 use ash::vk;
 use ash::vk::{BufferUsageFlags, MemoryPropertyFlags};
 
-/// A wish for the memory type of a pool. Among the memory types with all required properties, the one with the most preferred and the
-/// fewest avoided properties is chosen; of equals the first, which Vulkan lists before slower ones.
+/// A wish for the memory type of a pool. Among the memory types with all required properties, the pool uses the one with the most
+/// preferred and the fewest avoided properties; among equals, the first, since Vulkan lists faster types first.
 ///
 /// ```
 /// use allotment::vulkan::{Wish, ash::vk::MemoryPropertyFlags};
 ///
-/// // Memory of the device that the CPU can write, where there is such memory, else memory of the host.
+/// // Device memory that the CPU can write, if there is any, else host memory.
 /// let wish = Wish::upload().prefer(MemoryPropertyFlags::DEVICE_LOCAL);
 /// # let _ = wish;
 /// ```
@@ -27,7 +27,7 @@ pub struct Wish {
     pub(super) beyond_budget: bool,
 }
 
-/// Properties that a type must not have unless they are required: what it can be used for is limited.
+/// Properties that a type must not have unless they are required, because they limit its uses.
 const SPECIAL: MemoryPropertyFlags = MemoryPropertyFlags::from_raw(
     MemoryPropertyFlags::LAZILY_ALLOCATED.as_raw() | MemoryPropertyFlags::PROTECTED.as_raw(),
 );
@@ -54,31 +54,32 @@ impl Wish {
         }
     }
 
-    /// Wishes for the device's own memory, if possible a type that the CPU cannot reach: types that it can are scarce on many devices.
+    /// Wishes for the device's own memory, if possible of a type that the CPU cannot access: memory that it can access is scarce on many
+    /// devices.
     pub fn device() -> Self {
         Self::of(MemoryPropertyFlags::DEVICE_LOCAL).avoid(MemoryPropertyFlags::HOST_VISIBLE)
     }
 
-    /// Wishes for memory that the CPU writes and the device reads once: the host's, without a cache of the CPU.
+    /// Wishes for memory that the CPU writes and the device reads once: host memory that the CPU does not cache.
     pub fn upload() -> Self {
         Self::of(MemoryPropertyFlags::HOST_VISIBLE)
             .prefer(MemoryPropertyFlags::HOST_COHERENT)
             .avoid(MemoryPropertyFlags::DEVICE_LOCAL | MemoryPropertyFlags::HOST_CACHED)
     }
 
-    /// Wishes for memory that the device writes and the CPU reads: the host's, with a cache of the CPU.
+    /// Wishes for memory that the device writes and the CPU reads: host memory that the CPU caches.
     pub fn readback() -> Self {
         Self::of(MemoryPropertyFlags::HOST_VISIBLE)
             .prefer(MemoryPropertyFlags::HOST_CACHED)
             .avoid(MemoryPropertyFlags::DEVICE_LOCAL)
     }
 
-    /// Wishes for memory that exists only while a tile is drawn, for transient attachments. Many devices have none.
+    /// Wishes for memory that exists only while a tile is drawn, for transient attachments. Many devices have no such memory.
     pub fn lazily_allocated() -> Self {
         Self::of(MemoryPropertyFlags::LAZILY_ALLOCATED)
     }
 
-    /// Requires properties in addition.
+    /// Adds required properties.
     pub fn require(mut self, flags: MemoryPropertyFlags) -> Self {
         self.required |= flags;
         self.avoid_not(flags)
@@ -102,26 +103,27 @@ impl Wish {
         self
     }
 
-    /// Allows only the memory types of these bits, as `memory_type_bits` of a resource names them.
+    /// Allows only the memory types with these bits, as in the `memory_type_bits` of a resource.
     pub fn types(mut self, bits: u32) -> Self {
         self.types &= bits;
         self
     }
 
-    /// Lets the buffer over each segment ([`Place::buffer`](super::Place::buffer)) be used like this as well. Transfers are always allowed.
+    /// Adds allowed usages of the buffer over each segment ([`Place::buffer`](super::Place::buffer)). Transfers are always allowed.
     pub fn usage(mut self, flags: BufferUsageFlags) -> Self {
         self.usage |= flags;
         self
     }
 
-    /// Lets the memory be shared with other processes as file descriptors.
+    /// Makes the memory shareable with other processes as file descriptors.
     pub fn shareable(mut self) -> Self {
         self.shareable = true;
         self
     }
 
-    /// Lets a pool reserve more than the budget of the heap (`VK_EXT_memory_budget`). By default it gets
-    /// [`OutOfMemory`](crate::pool::SourceErrorKind::OutOfMemory) then, and makes room by its own means, where the driver would move memory out.
+    /// Lets a pool reserve more than the budget of the heap (`VK_EXT_memory_budget`), so that the driver moves memory out. By default, a
+    /// reservation beyond the budget fails with [`OutOfMemory`](crate::pool::SourceErrorKind::OutOfMemory), and the pool makes room by
+    /// its own means.
     pub fn beyond_budget(mut self) -> Self {
         self.beyond_budget = true;
         self
@@ -174,7 +176,7 @@ mod tests {
             .map(|wish| wish.choose(&memory))
     }
 
-    /// The types of some drivers, in their order: device, upload, readback, upload over the bus, lazily allocated.
+    /// The choices for some drivers' types, in this order: device, upload, readback, upload over the bus, lazily allocated.
     #[test]
     fn the_types_of_known_devices_are_chosen_well() {
         // NVIDIA on Linux.
@@ -182,7 +184,7 @@ mod tests {
         let nvidia =
             [none, LOCAL, VISIBLE | COHERENT, VISIBLE | COHERENT | CACHED, LOCAL | VISIBLE | COHERENT];
         assert_eq!(chosen(&nvidia), [Some(1), Some(2), Some(3), Some(4), None]);
-        // AMD with Mesa, whose last types bypass caches for debuggers.
+        // AMD with Mesa; the last types bypass caches, for debuggers.
         let slow = MemoryPropertyFlags::DEVICE_COHERENT_AMD | MemoryPropertyFlags::DEVICE_UNCACHED_AMD;
         let amd = [
             LOCAL,
@@ -193,7 +195,7 @@ mod tests {
             VISIBLE | COHERENT | slow,
         ];
         assert_eq!(chosen(&amd), [Some(0), Some(1), Some(3), Some(2), None]);
-        // A phone: one heap, a cached type that is not coherent, and one for attachments of tiles.
+        // A phone: one heap, a cached type that is not coherent, and a type for tile attachments.
         let phone = [LOCAL | VISIBLE | COHERENT, LOCAL | VISIBLE | CACHED, LOCAL | LAZY, LOCAL];
         assert_eq!(chosen(&phone), [Some(3), Some(0), Some(1), Some(0), Some(2)]);
         // lavapipe and integrated graphics.

@@ -1,10 +1,10 @@
-//! Device memory for PyTorch, RMM and CuPy, whose allocators can be replaced by C functions (feature `gpu`).
+//! Device memory for PyTorch, RMM and CuPy, whose allocators C functions can replace (feature `gpu`).
 //!
-//! The functions `allotment_torch_*` have the types of PyTorch's hooks, which `capi/python/allotment_torch.py` installs: those of
-//! `torch.cuda.memory.CUDAPluggableAllocator` as PyTorch declares them. `allotment_cupy_malloc` and `allotment_cupy_free` have those of
-//! `cupy.cuda.CFunctionAllocator`. Every device has one pool, made at its first request. Options
-//! are read from the environment variable `ALLOTMENT_CUDA_ALLOC_CONF`, or set with [`allotment_torch_options`] before;
-//! they are `name:value`, separated by commas, with the names of `PYTORCH_CUDA_ALLOC_CONF`.
+//! The functions `allotment_torch_*` have the types of the hooks of `torch.cuda.memory.CUDAPluggableAllocator`, as PyTorch declares them;
+//! `capi/python/allotment_torch.py` installs them. `allotment_cupy_malloc` and `allotment_cupy_free` have the types of
+//! `cupy.cuda.CFunctionAllocator`. Every device has one pool, made at its first request. Its options come from an earlier call of
+//! [`allotment_torch_options`] or from the environment variable `ALLOTMENT_CUDA_ALLOC_CONF`: `name:value`, separated by commas, with the
+//! names of `PYTORCH_CUDA_ALLOC_CONF`.
 
 mod options;
 mod report;
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The pool of a device, of either source.
+/// The pool of a device, over either source.
 enum Pool {
     Virtual(DevicePool<Virtual>),
     Plain(DevicePool<DeviceMemory>),
@@ -44,7 +44,7 @@ struct Device {
     live: Live<usize, Allocation>,
     /// The pools that PyTorch keeps for graphs, by their numbers.
     graphs: HashMap<MempoolId, GraphPool>,
-    /// The pool that PyTorch allocates to now.
+    /// The graph pool to which PyTorch currently allocates.
     current: Option<MempoolId>,
 }
 
@@ -52,16 +52,16 @@ struct Device {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MempoolId {
-    /// The number of a capture; 0 for a pool that the program made.
+    /// The number of a capture; 0 for a pool made by the program.
     pub first: u64,
-    /// The number of a pool that the program made; else 0.
+    /// The number of a pool made by the program; otherwise 0.
     pub second: u64,
 }
 
 /// The state of a pool that graphs share.
 #[derive(Default)]
 struct GraphPool {
-    /// The number of graphs that use it.
+    /// The number of graphs that use the pool.
     graphs: usize,
     captures: Vec<u64>,
 }
@@ -93,7 +93,7 @@ impl core::fmt::Display for Failure {
     }
 }
 
-/// Returns bytes as MiB, with one decimal.
+/// Formats bytes as MiB, with one decimal.
 fn mib(bytes: usize) -> String {
     format!("{:.1}", bytes as f64 / (1 << 20) as f64)
 }
@@ -117,10 +117,10 @@ impl From<SourceError> for Failure {
 }
 
 struct State {
-    /// The options that were set; until then those of the environment.
+    /// The options; `None` until they are set or read from the environment.
     options: Option<Options>,
     devices: Vec<Option<Device>>,
-    /// The parts of their memory that devices may use, where they were set before the first request.
+    /// The parts of their memory that devices may use, if set before the first request.
     fractions: BTreeMap<usize, f64>,
 }
 
@@ -146,18 +146,18 @@ fn report() {
     LAST_ERROR.with_borrow(|text| _ = writeln!(std::io::stderr(), "allotment: {text}"));
 }
 
-/// Throws `std::bad_alloc` if the program has loaded libstdc++, since PyTorch takes null for a block; else returns null.
+/// Throws `std::bad_alloc` if the program has loaded libstdc++, since PyTorch treats null as a block; otherwise returns null.
 ///
-/// It has nothing to drop, and neither has its caller, so that no code of ours runs while the exception passes.
+/// Neither this nor its caller has anything to drop, so none of our code runs while the exception unwinds.
 #[cold]
 extern "C-unwind" fn bad_alloc() -> *mut c_void {
     const THROW: &CStr = c"_ZSt17__throw_bad_allocv";
     // SAFETY: the name ends with a zero.
     let mut throw = unsafe { libc::dlsym(libc::RTLD_DEFAULT, THROW.as_ptr()) };
     if throw.is_null() {
-        // Python loads its extensions, and libstdc++ with them, out of the global scope's sight.
-        // SAFETY: the names end with a zero; a library that is not loaded is not loaded for this, and one that is stays so, as its
-        // count of users is not lowered again.
+        // Python loads its extensions, and libstdc++ with them, outside the global scope.
+        // SAFETY: the names end with a zero; this does not load a library, and a loaded one stays loaded, because nothing lowers its
+        // reference count again.
         throw = unsafe {
             let library = libc::dlopen(c"libstdc++.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if library.is_null() { library } else { libc::dlsym(library, THROW.as_ptr()) }
@@ -180,7 +180,7 @@ impl State {
         Ok(*self.options.insert(options))
     }
 
-    /// Returns the device with this number, and makes its pool if it has none.
+    /// Returns the device with this number, after making its pool if necessary.
     fn device(&mut self, ordinal: c_int) -> Result<&mut Device, Failure> {
         let number = usize::try_from(ordinal).unwrap_or(usize::MAX);
         if self.devices.get(number).is_none_or(Option::is_none) {
@@ -208,10 +208,9 @@ impl State {
 }
 
 impl Device {
-    /// Returns the stream of a handle, which the caller guarantees to exist.
+    /// Returns the stream for a handle, which the caller guarantees to exist.
     fn stream(&self, handle: *mut c_void) -> Result<Stream, Failure> {
-        // SAFETY: the contract of the C functions: the stream is one of this device, and exists as long as memory is
-        // in use on it.
+        // SAFETY: the contract of the C functions: the stream belongs to this device, and exists for as long as memory is in use on it.
         Ok(unsafe { Stream::from_raw(&self.context, handle.cast()) }?)
     }
 
@@ -240,21 +239,21 @@ impl Device {
     fn free(&mut self, address: usize, stream: *mut c_void) -> Result<(), Failure> {
         let stream = self.stream(stream)?;
         let block = self.live.remove(&address).ok_or(Failure::Unknown(address))?;
-        // The block is live, and of this pool.
+        // Ignore an error: the block is live and from this pool.
         let _ = each!(&self.pool, pool => pool.deallocate_on(block, &stream));
         Ok(())
     }
 }
 
-/// Allocates `bytes` bytes on a device for work on `stream`; null for no bytes. O(log segments) unless the driver must be asked
-/// for memory.
+/// Allocates `bytes` bytes on a device for work on `stream`; null for 0 bytes. O(log segments) unless the pool must call the driver for
+/// memory.
 ///
-/// An error is printed. Then it throws `std::bad_alloc` where libstdc++ is loaded, since PyTorch does not check for null; elsewhere it
-/// returns null.
+/// Prints an error, and then throws `std::bad_alloc` if libstdc++ is loaded, since PyTorch does not check for null; otherwise returns
+/// null.
 ///
 /// # Safety
 ///
-/// The stream must be one of the device's, and must exist as long as memory that it uses.
+/// The stream must belong to the device, and must exist for as long as it uses memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn allotment_torch_malloc(
     bytes: isize,
@@ -276,12 +275,12 @@ fn malloc(bytes: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
     })
 }
 
-/// Frees a block; null is ignored. The last work on it was submitted to `stream`, or noted with
-/// [`allotment_torch_record_stream`]. An address that is no block's changes nothing and is an error. O(1).
+/// Frees a block; ignores null. The last work on it must be on `stream`, or on a stream passed to [`allotment_torch_record_stream`]. An
+/// address without a block is an error and changes nothing. O(1).
 ///
 /// # Safety
 ///
-/// As for [`allotment_torch_malloc`]; nothing may be submitted that uses the block afterwards.
+/// The contract of [`allotment_torch_malloc`]; no work submitted afterwards may use the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn allotment_torch_free(
     block: *mut c_void,
@@ -294,7 +293,7 @@ pub unsafe extern "C" fn allotment_torch_free(
     }
 }
 
-/// Records a use of a block on `stream`: its memory is not reused before the work there is done. O(1).
+/// Records a use of a block on `stream`, so that the pool does not reuse its memory before that work is done. O(1).
 ///
 /// # Safety
 ///
@@ -313,8 +312,8 @@ pub unsafe extern "C" fn allotment_torch_record_stream(block: *mut c_void, strea
     note(noted);
 }
 
-/// Sets the options of pools that are made from here on: those of devices that had no request yet. Returns 0, or -1
-/// if an option is unknown or has a wrong value.
+/// Sets the options for pools made later, of devices without a request so far. Returns 0, or -1 if an option is unknown or has a wrong
+/// value.
 ///
 /// # Safety
 ///
@@ -353,7 +352,7 @@ pub unsafe extern "C" fn allotment_torch_base(block: *mut c_void, size: *mut usi
     ptr::without_provenance_mut(segment.address.get())
 }
 
-/// Returns the unused memory of all devices to them, as `torch.cuda.empty_cache()` asks (`set_reset_fn`).
+/// Releases unused memory to all devices, for `torch.cuda.empty_cache()` (`set_reset_fn`).
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_torch_reset() {
     for device in lock().devices.iter().flatten() {
@@ -361,8 +360,8 @@ pub extern "C" fn allotment_torch_reset() {
     }
 }
 
-/// Sets the part of a device's memory that its pool may use, above 0 and up to 1, as
-/// `torch.cuda.set_per_process_memory_fraction` asks (`set_memory_fraction_fn`). A wrong part is printed and changes nothing.
+/// Sets the part of a device's memory that its pool may use, above 0 and up to 1, for `torch.cuda.set_per_process_memory_fraction`
+/// (`set_memory_fraction_fn`). For an invalid part, prints an error and changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_torch_memory_fraction(fraction: c_double, device: c_int) {
     let mut state = lock();
@@ -386,8 +385,8 @@ const fn index(device: c_int) -> c_int {
     device as i8 as c_int
 }
 
-/// From now on counts requests on captured streams as those of a graph with this pool (`set_begin_allocate_to_pool`). The
-/// third argument is a filter of streams, which is not asked: the pool sees for itself which streams are being captured.
+/// From now on, assigns requests on captured streams to a graph with this pool (`set_begin_allocate_to_pool`). Ignores the third
+/// argument, a filter of streams: the pool detects captured streams by itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_torch_begin_allocate_to_pool(
     device: c_int,
@@ -408,7 +407,7 @@ pub extern "C" fn allotment_torch_end_allocate_to_pool(device: c_int, pool: Memp
     }));
 }
 
-/// Says that a graph is gone (`set_release_pool`). Once all graphs of the pool are, their memory is used again. O(captures).
+/// Releases a graph's use of a pool (`set_release_pool`). Once all graphs of the pool are gone, their memory is reusable. O(captures).
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_torch_release_pool(device: c_int, pool: MempoolId) {
     note(lock().device(index(device)).map(|device| {
@@ -422,8 +421,8 @@ pub extern "C" fn allotment_torch_release_pool(device: c_int, pool: MempoolId) {
     }));
 }
 
-/// Allocates for `cupy.cuda.CFunctionAllocator`: `param` is the stream that uses the block, or null if several do. Null after an
-/// error, which is printed, and for no bytes.
+/// Allocates for `cupy.cuda.CFunctionAllocator`: `param` is the stream that uses the block, or null if several do. Prints an error and
+/// returns null; also returns null for 0 bytes.
 ///
 /// # Safety
 ///
@@ -437,8 +436,8 @@ pub unsafe extern "C" fn allotment_cupy_malloc(
     malloc(isize::try_from(bytes).unwrap_or(isize::MAX), device, param)
 }
 
-/// Frees a block of [`allotment_cupy_malloc`], with the same `param`. If that is null, it first waits for all work of the device, as
-/// `cudaFree` does, because CuPy does not say which streams have used the block.
+/// Frees a block of [`allotment_cupy_malloc`], with the same `param`. If that is null, first waits for all work of the device, like
+/// `cudaFree`, because CuPy does not report which streams used the block.
 ///
 /// # Safety
 ///
@@ -456,7 +455,7 @@ pub unsafe extern "C" fn allotment_cupy_free(param: *mut c_void, block: *mut c_v
     }));
 }
 
-/// Releases the unused memory of a device beyond `keep` bytes, and returns how many bytes that were.
+/// Releases unused memory of a device beyond `keep` bytes, and returns the number of released bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_torch_trim(device: c_int, keep: usize) -> usize {
     let given = lock().device(device).map(|device| each!(&device.pool, pool => pool.trim(keep)));

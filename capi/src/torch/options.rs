@@ -1,15 +1,15 @@
-//! The options of pools for PyTorch, by the names of `PYTORCH_CUDA_ALLOC_CONF`.
+//! The options of PyTorch's pools, with the names of `PYTORCH_CUDA_ALLOC_CONF`.
 
 use heap::pool::PoolOptions;
 
-/// The options by PyTorch's names.
+/// The options, with PyTorch's names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Options {
-    /// Requests above this many bytes get segments of their own, which smaller ones do not split.
+    /// The size in MiB above which requests get separate segments, which smaller requests do not split.
     max_split_size_mb: Option<usize>,
-    /// Once the pool holds this part of the device's memory, it releases unused memory before a request.
+    /// The part of the device's memory above which the pool releases unused memory before a request.
     pub(super) garbage_collection_threshold: Option<f64>,
-    /// Sizes are rounded up to a multiple of the next lower power of two, divided by this; 0 for no rounding.
+    /// Sizes round up to a multiple of the next lower power of two divided by this; 0 for no rounding.
     roundup_power2_divisions: usize,
     /// Whether segments grow in place.
     pub(super) expandable_segments: bool,

@@ -5,15 +5,15 @@ use core::ffi::{c_char, c_int};
 use core::slice;
 use heap::pool::{Counter, PoolStats, Snapshot};
 
-/// A quantity over time, in bytes or a number.
+/// A quantity over time: a number of bytes or of items.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllotmentCounter {
-    /// The value now.
+    /// The current value.
     pub current: u64,
     /// The highest value so far.
     pub peak: u64,
-    /// The sum of everything that was added so far.
+    /// The sum of all additions so far.
     pub total: u64,
 }
 
@@ -23,7 +23,7 @@ impl From<Counter> for AllotmentCounter {
     }
 }
 
-/// The figures of a device's pool.
+/// The statistics of a device's pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllotmentTorchStats {
@@ -31,19 +31,19 @@ pub struct AllotmentTorchStats {
     pub allocated: AllotmentCounter,
     /// Bytes in live blocks, as requested.
     pub requested: AllotmentCounter,
-    /// Bytes that the pool has from the device.
+    /// Bytes that the pool has reserved from the device.
     pub reserved: AllotmentCounter,
-    /// Bytes in live blocks and in freed ones that wait for work.
+    /// Bytes in live blocks and in freed blocks that wait for work.
     pub active: AllotmentCounter,
     /// Number of live blocks.
     pub blocks: AllotmentCounter,
-    /// Number of requests for which the device was asked.
+    /// Number of requests for which the pool asked the device for memory.
     pub misses: u64,
-    /// Number of requests that failed.
+    /// Number of failed requests.
     pub failures: u64,
 }
 
-/// Writes a device's figures to `stats`. Returns 0, or -1 after an error. O(1).
+/// Writes a device's statistics to `stats`. Returns 0, or -1 after an error. O(1).
 ///
 /// # Safety
 ///
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn allotment_torch_stats(device: c_int, stats: *mut Allotm
     0
 }
 
-/// Copies as much of a text as fits, with a zero at its end, and returns the text's length without the zero.
+/// Copies as much of a text as fits, with a final zero, and returns the text's length without the zero.
 ///
 /// # Safety
 ///

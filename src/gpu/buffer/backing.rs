@@ -1,4 +1,4 @@
-//! The memory that buffers lie in, and what gives it to them: pools, sources, plans, and other libraries, processes or mappings.
+//! The memory of buffers, and what allocates it: pools, sources, plans, and other libraries, processes or mappings.
 
 use super::{ALIGNMENT, Buffer};
 use crate::gpu::usage::{Touch, Usage};
@@ -11,15 +11,14 @@ use core::mem::{self, ManuallyDrop};
 use cudarc::driver::DeviceRepr;
 use std::sync::Arc;
 
-/// Memory that a buffer owns, and that is freed when this value is dropped. Threads share it, so that a view of it, and
-/// a task that waits for a copy, can go to another thread.
+/// Memory that a buffer owns; dropping this value frees it. Threads share it, so that a view of it, or a task that waits for a copy, can
+/// move to another thread.
 ///
 /// # Safety
 ///
-/// The range must belong to this value alone. It must stay valid and unused by anything else until all work is done
-/// that was submitted before the drop, both to its own stream and to the streams given to [`Backing::used_on`]. The
-/// memory must be readable and writable through pointers with exposed provenance while no work uses it, unless
-/// [`Backing::kind`] is [`MemoryKind::Device`].
+/// The range must belong only to this value. It must stay valid and unused by anything else until all work submitted before the drop is
+/// done, both on its own stream and on the streams passed to [`Backing::used_on`]. The memory must be readable and writable through
+/// pointers with exposed provenance while no work uses it, unless [`Backing::kind`] is [`MemoryKind::Device`].
 pub(in crate::gpu) unsafe trait Backing: Send + Sync {
     /// Returns the device address of the first byte.
     fn address(&self) -> usize;
@@ -30,7 +29,7 @@ pub(in crate::gpu) unsafe trait Backing: Send + Sync {
     /// Notes that work on `stream` uses the memory.
     fn used_on(&self, stream: &Stream);
 
-    /// Returns the block that this is, or lies in, if that is another value: it knows what the memory is.
+    /// Returns the block that this wraps or lies in, if there is one; it then answers the queries below.
     fn block(&self) -> Option<&dyn Backing> {
         None
     }
@@ -40,7 +39,7 @@ pub(in crate::gpu) unsafe trait Backing: Send + Sync {
         self.block().map_or(MemoryKind::Device, Backing::kind)
     }
 
-    /// Returns the number of the device that has the memory; `None` for host memory and for memory of both.
+    /// Returns the number of the device that holds the memory; `None` for host memory and for memory that host and device share.
     fn device(&self) -> Option<usize> {
         self.block()?.device()
     }
@@ -56,7 +55,7 @@ pub(in crate::gpu) unsafe trait Backing: Send + Sync {
         self.block()?.copies()
     }
 
-    /// Notes that `bytes` bytes of the memory are about to be used. O(1).
+    /// Counts an imminent use of `bytes` bytes of the memory. O(1).
     fn touched(&self, touch: Touch, bytes: usize) {
         let _ = (touch, bytes);
     }
@@ -66,7 +65,7 @@ pub(in crate::gpu) unsafe trait Backing: Send + Sync {
         None
     }
 
-    /// Returns the lengths of the pieces of the segment, if other processes can map them.
+    /// Returns the lengths in bytes of the segment's pieces, if other processes can map them.
     #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
     fn pieces(&self) -> Option<Vec<usize>> {
         self.block()?.pieces()
@@ -75,14 +74,14 @@ pub(in crate::gpu) unsafe trait Backing: Send + Sync {
 
 /// The memory of one buffer.
 pub(in crate::gpu) enum Memory {
-    /// A block of a pool, which it keeps alive.
+    /// A block of a pool, which this keeps alive.
     Block(Owned<Arc<dyn DeviceAllocator<Stream = Stream>>>),
     /// Any other memory.
     Other(Box<dyn Backing>),
 }
 
 impl Memory {
-    /// Makes memory that is no block of a pool alone.
+    /// Makes memory that is not just a block of a pool.
     pub(in crate::gpu) fn other(backing: impl Backing + 'static) -> Self {
         Self::Other(Box::new(backing))
     }
@@ -95,7 +94,7 @@ impl Memory {
     }
 }
 
-/// Allocates the memory of buffers: a source, a pool, a plan or a request to a manager.
+/// An allocator of buffers' memory: a source, a pool, a plan or a request to a manager.
 pub(in crate::gpu) trait Backer {
     /// Allocates at least `bytes` bytes for work on `stream`, aligned to 256 bytes.
     ///
@@ -105,8 +104,8 @@ pub(in crate::gpu) trait Backer {
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error>;
 }
 
-// SAFETY: the pool hands a block out to one value at a time. It comes back when that value is dropped, and is allocated
-// again only after the work of its stream and of those that were noted.
+// SAFETY: the pool allocates a block to one value at a time. Dropping the value frees the block, which is reused only after the work on
+// its stream and on the noted streams.
 unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for Owned<A> {
     fn address(&self) -> usize {
         Self::address(self)
@@ -144,8 +143,8 @@ unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for Owned<A> {
     }
 }
 
-/// A segment of a source for one buffer, rounded up to the source's granularity. It suits few and large
-/// buffers; small ones belong in a pool.
+/// A segment of a source for one buffer, rounded up to the source's granularity. It suits few, large buffers; small ones belong in a
+/// pool.
 pub(in crate::gpu) struct Lease<S: Source<Stream = Stream>> {
     source: Arc<S>,
     segment: Segment,
@@ -153,8 +152,8 @@ pub(in crate::gpu) struct Lease<S: Source<Stream = Stream>> {
     uses: Uses<Stream>,
 }
 
-// SAFETY: the source reserved the segment for this value alone, and it goes back in the order of its stream, which waits
-// for the others.
+// SAFETY: the source reserved the segment only for this value, and the segment is released in the order of its stream, which waits for
+// the other streams.
 unsafe impl<S: Source<Stream = Stream> + Send + Sync> Backing for Lease<S> {
     fn address(&self) -> usize {
         self.segment.address.get()
@@ -184,10 +183,10 @@ unsafe impl<S: Source<Stream = Stream> + Send + Sync> Backing for Lease<S> {
 }
 
 impl<S: Source<Stream = Stream>> Drop for Lease<S> {
-    /// A drop cannot report an error. If the order is not certain, the segment is leaked instead.
+    /// A drop cannot report an error. If ordering the streams fails, the segment leaks instead.
     fn drop(&mut self) {
         if self.uses.settle(&self.stream).is_ok() {
-            // SAFETY: reserved by `allocate`, and the stream is behind all work on it.
+            // SAFETY: `allocate` reserved the segment, and the stream is ordered after all work on it.
             let _ = unsafe { self.source.release(self.segment, &self.stream) };
         }
     }
@@ -195,7 +194,7 @@ impl<S: Source<Stream = Stream>> Drop for Lease<S> {
 
 impl<S: Source<Stream = Stream> + Send + Sync + 'static> Backer for Arc<S> {
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
-        // A size that cannot be rounded up cannot be reserved either; the source reports that.
+        // If rounding up overflows, the source cannot reserve the size either and reports that.
         let bytes = bytes.checked_next_multiple_of(self.granularity()).unwrap_or(bytes);
         let segment = self.reserve(bytes, stream)?;
         let (source, stream) = (self.clone(), stream.clone());
@@ -203,8 +202,8 @@ impl<S: Source<Stream = Stream> + Send + Sync + 'static> Backer for Arc<S> {
     }
 }
 
-// SAFETY: a plan allocates a place to one buffer at a time. It comes back when the buffer is dropped, and is allocated
-// again only after the work of the plan's stream and of the streams that were noted.
+// SAFETY: a plan allocates a place to one buffer at a time. Dropping the buffer frees the place, which is reused only after the work on
+// the plan's stream and on the noted streams.
 unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for PlannedBuffer<A> {
     fn address(&self) -> usize {
         Self::address(self)
@@ -230,7 +229,7 @@ impl<A: DeviceAllocator<Stream = Stream> + Clone + 'static> Backer for Pattern<A
     }
 }
 
-/// Allocates the buffer of this number in the plan of an arena.
+/// Allocates the buffer with this number in an arena's plan.
 impl<A: DeviceAllocator<Stream = Stream> + 'static> Backer for (PlannedArena<A>, usize) {
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
         let (arena, slot) = (&self.0, self.1);
@@ -248,9 +247,9 @@ impl<A: DeviceAllocator<Stream = Stream> + 'static> Backer for (PlannedArena<A>,
     }
 }
 
-/// Device memory that is accessible as long as its owner `P` exists. Dropping this waits for the work on the memory and
-/// then drops the owner; if `P` has no destructor, as `()`, it does neither. An owner that frees the memory in the order of the
-/// stream, as a slice of cudarc, is dropped without waiting on the host.
+/// Device memory that is accessible for as long as its owner `P` exists. Dropping this waits for the work on the memory and then drops
+/// the owner; if `P` has no destructor, like `()`, it does neither. If the owner frees the memory in the order of the stream, like
+/// cudarc's slices, the host does not wait.
 pub(in crate::gpu) struct Foreign<P> {
     piece: ManuallyDrop<P>,
     address: usize,
@@ -263,19 +262,18 @@ pub(in crate::gpu) struct Foreign<P> {
 }
 
 impl<P> Foreign<P> {
-    /// Makes a backing of the `bytes` bytes at `address`.
+    /// Makes a backing from the `bytes` bytes at `address`.
     ///
     /// # Safety
     ///
-    /// They must be memory of the stream's device, and nothing else in this process may use them until `piece` is
-    /// dropped.
+    /// The bytes must be memory of the stream's device, and nothing else in this process may use them until `piece` is dropped.
     pub(in crate::gpu) unsafe fn new(piece: P, address: usize, bytes: usize, stream: &Stream) -> Self {
         let (piece, uses) = (ManuallyDrop::new(piece), Uses::new());
         let kind = MemoryKind::Device;
         Self { piece, address, bytes, stream: stream.clone(), uses, kind, in_order: false }
     }
 
-    /// Makes a backing of memory that dropping `piece` frees in the order of `stream`.
+    /// Makes a backing from memory that dropping `piece` frees in the order of `stream`.
     ///
     /// # Safety
     ///
@@ -288,11 +286,10 @@ impl<P> Foreign<P> {
     }
 }
 
-// SAFETY: only the drop uses the owner, which needs no reference that threads could share; all other fields are `Sync`.
+// SAFETY: only the drop uses the owner, so threads cannot share references to it; all other fields are `Sync`.
 unsafe impl<P> Sync for Foreign<P> {}
 
-// SAFETY: the creator guarantees that the memory is there until the piece is dropped, which happens after the work
-// on it.
+// SAFETY: the creator guarantees that the memory exists until the piece is dropped, which happens after the work on it.
 unsafe impl<P: Send> Backing for Foreign<P> {
     fn address(&self) -> usize {
         self.address
@@ -316,30 +313,30 @@ unsafe impl<P: Send> Backing for Foreign<P> {
 }
 
 impl<P> Drop for Foreign<P> {
-    /// Waits for the work on the memory. A drop cannot report an error; the memory is leaked in that case, since it
-    /// may still be in use.
+    /// Waits for the work on the memory. A drop cannot report an error; if the wait fails, the memory leaks, since it may still be in
+    /// use.
     fn drop(&mut self) {
         let settled = self.uses.settle(&self.stream);
         if !mem::needs_drop::<P>() {
             return;
         }
         if settled.and_then(|()| if self.in_order { Ok(()) } else { self.stream.synchronize() }).is_ok() {
-            // SAFETY: the piece is dropped only here, once.
+            // SAFETY: this is the only place that drops the piece, once.
             unsafe { ManuallyDrop::drop(&mut self.piece) };
         }
     }
 }
 
 impl<T: DeviceRepr + Copy> Buffer<T> {
-    /// Makes a buffer of `len` values that another library has in memory of this kind, for work on `stream`. `owner` frees
-    /// the memory when it is dropped, after the work of this buffer; with `()` the other library frees it.
-    /// [`Context::kind_of`](crate::gpu::Context::kind_of) tells the kind of what is at an address.
+    /// Makes a buffer from `len` values of another library in memory of this kind, for work on `stream`. Dropping the buffer drops
+    /// `owner`, which frees the memory, after the work on it; with `()`, the other library frees it.
+    /// [`Context::kind_of`](crate::gpu::Context::kind_of) returns the kind of memory at an address.
     ///
     /// # Safety
     ///
-    /// The memory must be of this kind, and that of a device be the stream's. It must be aligned for `T` and hold `len` values from `address` on. Until
-    /// this buffer is dropped nothing else may use it, and it must not be freed; with an owner that has no destructor,
-    /// not before the work that was submitted to the stream is done either.
+    /// The memory must be of this kind, and device memory must belong to the stream's device. It must be aligned for `T` and hold `len`
+    /// values from `address` on. Until this buffer is dropped, nothing else may use or free the memory; with an owner without a
+    /// destructor, nothing may free it before the work submitted to the stream is done either.
     pub unsafe fn from_raw(
         kind: MemoryKind,
         address: u64,

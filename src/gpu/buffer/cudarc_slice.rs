@@ -10,28 +10,28 @@ use cudarc::driver::{
 };
 use std::sync::Arc;
 
-/// Gives up the pointer of a borrowed slice without freeing the memory, in the order of its stream.
+/// A borrowed slice; dropping this gives up its pointer without freeing the memory.
 struct Lent<T>(ManuallyDrop<CudaSlice<T>>);
 
 impl<T> Drop for Lent<T> {
     fn drop(&mut self) {
-        // SAFETY: the value is taken only here.
+        // SAFETY: this is the only place that takes the value.
         unsafe { ManuallyDrop::take(&mut self.0) }.leak();
     }
 }
 
 impl<T: DeviceRepr + Copy + Send + 'static> Buffer<T> {
-    /// Makes a buffer of a cudarc slice, which it takes over.
+    /// Makes a buffer from a cudarc slice, which it then owns.
     ///
     /// # Errors
     ///
     /// [`Error::OtherContext`] if the slice belongs to another context.
     pub fn from_cudarc(context: &Context, slice: CudaSlice<T>) -> Result<Self, Error> {
         let stream = Stream::from_cudarc(context, slice.stream().clone())?;
-        // This makes the stream wait for what other streams wrote.
+        // This makes the stream wait for writes by other streams.
         let address = slice.device_ptr(slice.stream()).0 as usize;
         let (len, bytes) = (slice.len(), slice.num_bytes());
-        // SAFETY: the slice owns its memory, which is its context's, and frees it in the order of this stream.
+        // SAFETY: the slice owns its memory, which belongs to its context, and frees it in the order of this stream.
         unsafe {
             let backing = Foreign::in_order(slice, address, bytes, &stream);
             Ok(Self::from_memory(Memory::other(backing), len, &stream))
@@ -40,8 +40,8 @@ impl<T: DeviceRepr + Copy + Send + 'static> Buffer<T> {
 }
 
 impl<T: DeviceRepr + Copy> Buffer<T> {
-    /// Passes the buffer to cudarc, for launching kernels or for cudarc's own copies. From here on `stream` orders
-    /// the work on the buffer; it waits for whatever cudarc does with the slice on other streams in the meantime.
+    /// Passes the buffer to cudarc, for kernel launches or cudarc's own copies. From here on, `stream` orders the work on the buffer; it
+    /// waits for cudarc's uses of the slice on other streams in the meantime.
     ///
     /// # Errors
     ///
@@ -66,8 +66,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         let _bound = context.enter()?;
         self.switch_to(&own)?;
         self.backing().touched(Touch::Kernel, self.bytes());
-        // SAFETY: the memory holds this many values and is borrowed as long as the slice exists, and the slice does
-        // not free it.
+        // SAFETY: the memory holds this many values and is borrowed for as long as the slice exists, and the slice does not free it.
         let slice = unsafe { stream.upgrade_device_ptr(self.address(), self.len()) };
         let mut lent = Lent(ManuallyDrop::new(slice));
         Ok(function(&mut lent.0.as_view_mut()))
@@ -75,9 +74,9 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
 }
 
 impl<T> View<'_, T> {
-    /// Makes `stream` wait for the work on the view, unless that is in its order anyway, and returns the address with a guard
-    /// that makes the host wait for the work on `stream` then. Host memory has the address 0 here, so that no device
-    /// reads it. cudarc's next call returns errors.
+    /// Returns the address and a guard. Unless `stream` is the view's own stream, makes it wait for the work on the view, and dropping
+    /// the guard makes the host wait for the work on `stream`. For host memory, the address is 0, so that no device reads it. cudarc's
+    /// next call returns any error.
     fn pass<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
         let context = stream.context();
         if self.backing.kind() == MemoryKind::Host {
@@ -106,7 +105,7 @@ impl<T> DeviceSlice<T> for View<'_, T> {
     ///
     /// # Panics
     ///
-    /// If the driver fails when cudarc is given the context for the first time ([`Stream::to_cudarc`] returns that error).
+    /// If the driver fails when cudarc first gets the context ([`Stream::to_cudarc`] returns that error).
     fn stream(&self) -> &Arc<CudaStream> {
         match self.stream.cudarc() {
             Ok(stream) => stream,
@@ -116,8 +115,8 @@ impl<T> DeviceSlice<T> for View<'_, T> {
 }
 
 impl<T> DevicePtr<T> for View<'_, T> {
-    /// Passes the memory on for reading. Does not wait if `stream` is the view's own; otherwise the host waits for the work on it
-    /// when the guard is dropped.
+    /// Passes the memory on for reading. Does not wait if `stream` is the view's own stream; otherwise, dropping the guard makes the host
+    /// wait for the work on it.
     fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
         self.pass(stream)
     }
@@ -145,9 +144,9 @@ impl<T> DevicePtr<T> for ViewMut<'_, T> {
     }
 }
 
-// SAFETY: it adds the address, which lives as long as the view.
+// SAFETY: this adds the address, which lives as long as the view.
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b View<'_, T>> for LaunchArgs<'a> {
-    /// Adds the address of values that the kernel reads. The launch is not ordered with streams other than its own.
+    /// Adds the address of values that the kernel reads. The launch is ordered only with its own stream.
     fn arg(&mut self, view: &'b View<'_, T>) -> &mut Self {
         self.arg(&view.address)
     }
@@ -155,14 +154,14 @@ unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b View<'_, T>> for LaunchArgs<'a> {
 
 // SAFETY: as above.
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b mut ViewMut<'_, T>> for LaunchArgs<'a> {
-    /// Adds the address of values that the kernel writes, with the same order as [`View`].
+    /// Adds the address of values that the kernel writes, ordered as for [`View`].
     fn arg(&mut self, view: &'b mut ViewMut<'_, T>) -> &mut Self {
         self.arg(&view.0.address)
     }
 }
 
 impl<T> DevicePtrMut<T> for ViewMut<'_, T> {
-    /// Passes the memory on for reading and writing, with the same order as [`View`].
+    /// Passes the memory on for reading and writing, ordered as for [`View`].
     fn device_ptr_mut<'s>(&'s mut self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
         self.0.pass(stream)
     }

@@ -1,4 +1,4 @@
-//! The pool that a device's code uses unless it names another one, and pools that bring managed memory to the device.
+//! Each device's current pool, which code uses by default, and pools that move managed memory to the device.
 
 use super::Pool;
 use crate::gpu::{Stream, source::prefetch};
@@ -9,8 +9,8 @@ use std::sync::{PoisonError, RwLock};
 static CURRENT: RwLock<BTreeMap<usize, Pool>> = RwLock::new(BTreeMap::new());
 
 impl Pool {
-    /// Makes `pool` the current one of the device with this number, for code that asks for it with [`Pool::current`], and returns the
-    /// one before; `None` for none. A current pool and its device stay in use.
+    /// Makes `pool` the current pool of the device with this number, for callers of [`Pool::current`], and returns the previous one;
+    /// `None` stands for no pool. A current pool and its device stay alive.
     pub fn set_current(ordinal: usize, pool: Option<Self>) -> Option<Self> {
         let mut current = CURRENT.write().unwrap_or_else(PoisonError::into_inner);
         match pool {
@@ -19,23 +19,23 @@ impl Pool {
         }
     }
 
-    /// Returns the current pool of the device with this number, `None` if none was made current. O(log devices).
+    /// Returns the current pool of the device with this number; `None` if there is none. O(log devices).
     pub fn current(ordinal: usize) -> Option<Self> {
         CURRENT.read().unwrap_or_else(PoisonError::into_inner).get(&ordinal).cloned()
     }
 
-    /// Returns a pool that moves each block of managed memory to the device of its stream when it is allocated, in the order
-    /// of that stream. Blocks of other memory are left alone.
+    /// Returns a pool that moves each new block of managed memory to the device of its stream, in the order of that stream. It leaves
+    /// blocks of other memory alone.
     #[must_use]
     pub fn prefetching(&self) -> Self {
         Self::over(Prefetching(self.clone()))
     }
 }
 
-/// An adaptor that moves managed blocks to the device.
+/// An adaptor that moves new managed blocks to the device.
 struct Prefetching(Pool);
 
-// SAFETY: it is the pool, for all that this is about.
+// SAFETY: every method calls the pool.
 unsafe impl DeviceAllocator for Prefetching {
     type Stream = Stream;
 
@@ -45,9 +45,9 @@ unsafe impl DeviceAllocator for Prefetching {
         let kind = self.0.pool_of(&block).map(AnyPool::kind);
         if bytes > 0 && matches!(kind, Some(MemoryKind::Managed | MemoryKind::ReadMostly)) {
             let device = Some(stream.context().device().ordinal);
-            // SAFETY: the block is live, and managed.
+            // SAFETY: the block is live and managed.
             if let Err(error) = unsafe { prefetch(block.address() as u64, bytes, device, stream) } {
-                // The caller does not get this block.
+                // The caller never receives this block.
                 let _ = self.0.deallocate(block);
                 return Err(error.into());
             }

@@ -1,7 +1,7 @@
-//! Tensors that are exchanged with other libraries by DLPack: PyTorch, CuPy, JAX, NumPy.
+//! Exchange of tensors with other libraries through DLPack: PyTorch, CuPy, JAX, NumPy.
 //!
-//! The layouts are those of `DLManagedTensor` in DLPack's `dlpack.h` (version 0.8) and of `DLManagedTensorVersioned` (1.0), which
-//! holds the same tensor.
+//! The layouts match `DLManagedTensor` in DLPack's `dlpack.h` (version 0.8) and `DLManagedTensorVersioned` (1.0), which holds the same
+//! tensor.
 
 use super::{Buffer, Error, MemoryKind};
 use crate::gpu::stream::Stream;
@@ -55,10 +55,10 @@ struct Versioned {
     tensor: RawTensor,
 }
 
-/// The flag of a tensor that must not be written.
+/// The flag of a read-only tensor.
 const READ_ONLY: u64 = 1;
 
-/// The version that versioned tensors are written in. Later ones with the same first number have the same layout.
+/// The DLPack version of our versioned tensors. Later versions with the same major number have the same layout.
 const VERSION: [u32; 2] = [1, 0];
 
 const CPU: i32 = 1;
@@ -67,7 +67,7 @@ const CUDA_HOST: i32 = 3;
 const CUDA_MANAGED: i32 = 13;
 
 impl DataType {
-    /// Returns the type's code in DLPack; `None` for types that it does not have.
+    /// Returns the type's code in DLPack; `None` if DLPack lacks the type.
     fn of<T: 'static>() -> Option<Self> {
         const INT: u8 = 0;
         const UINT: u8 = 1;
@@ -89,7 +89,7 @@ impl DataType {
         Some(Self { code, bits: 8 * size_of::<T>() as u8, lanes: 1 })
     }
 
-    /// Returns the code of a floating-point number of 16 bits.
+    /// Returns the code of a 16-bit floating-point type.
     #[cfg(feature = "half")]
     fn of_half(id: TypeId) -> Option<Self> {
         let codes = [(TypeId::of::<half::f16>(), 2), (TypeId::of::<half::bf16>(), 4)];
@@ -103,8 +103,7 @@ impl DataType {
     }
 }
 
-/// A tensor in the form of DLPack: memory, the type of its values, a shape, and a function that ends it. Dropping it calls
-/// that function.
+/// A DLPack tensor: memory, the type of its values, a shape, and a deleter. Dropping the tensor calls the deleter.
 ///
 /// ```no_run
 /// use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
@@ -125,10 +124,10 @@ impl DataType {
 /// ```
 pub struct DlTensor(NonNull<Managed>);
 
-// SAFETY: DLPack lets any thread use and end a tensor; `new` takes buffers that may be sent.
+// SAFETY: DLPack lets any thread use and delete a tensor; `new` accepts only buffers that may be sent.
 unsafe impl Send for DlTensor {}
 
-/// The state that a tensor of ours keeps until it is ended.
+/// The state of an exported tensor, kept until its deleter runs.
 struct Exported<T> {
     managed: Managed,
     shape: Vec<i64>,
@@ -136,25 +135,25 @@ struct Exported<T> {
     _buffer: Buffer<T>,
 }
 
-/// Ends a tensor that [`DlTensor::new`] has made.
+/// The deleter of a tensor from [`DlTensor::new`].
 unsafe extern "C" fn end<T>(managed: *mut Managed) {
-    // SAFETY: `new` has put the box there, and the owner of the tensor calls this once.
+    // SAFETY: `new` stored the box there, and the owner of the tensor calls this once.
     drop(unsafe { Box::from_raw((*managed).context.cast::<Exported<T>>()) });
 }
 
-/// Ends a tensor that [`DlTensor::into_raw_versioned`] has made.
+/// The deleter of a tensor from [`DlTensor::into_raw_versioned`].
 unsafe extern "C" fn end_versioned(versioned: *mut Versioned) {
-    // SAFETY: that function has boxed it, and the owner of the tensor calls this once.
+    // SAFETY: that function boxed the tensor, whose owner calls this once.
     let versioned = unsafe { Box::from_raw(versioned) };
-    // SAFETY: its context is the tensor that it was made of.
+    // SAFETY: its context is the tensor that it was made from.
     drop(unsafe { DlTensor::from_raw(versioned.context) });
 }
 
-/// Ends a tensor that [`DlTensor::from_raw_versioned`] has made.
+/// The deleter of a tensor from [`DlTensor::from_raw_versioned`].
 unsafe extern "C" fn end_wrapped(managed: *mut Managed) {
-    // SAFETY: that function has boxed it, and the owner of the tensor calls this once.
+    // SAFETY: that function boxed the tensor, whose owner calls this once.
     let versioned = unsafe { Box::from_raw(managed) }.context.cast::<Versioned>();
-    // SAFETY: its context is the versioned tensor, which is ended here alone.
+    // SAFETY: its context is the versioned tensor, which only this deletes.
     unsafe {
         if let Some(deleter) = (*versioned).deleter {
             deleter(versioned);
@@ -164,7 +163,7 @@ unsafe extern "C" fn end_wrapped(managed: *mut Managed) {
 
 const UNCOUNTED: Error = Error::Tensor("has a shape that cannot be counted");
 
-/// Returns the strides of a tensor of these lengths without gaps, the last dimension first; `None` if they cannot be counted.
+/// Returns the strides of a tensor with these lengths, in row-major order without gaps; `None` if they overflow.
 fn compact(lengths: &[i64]) -> Option<Vec<i64>> {
     let mut strides = Vec::with_capacity(lengths.len());
     let mut step = 1i64;
@@ -177,14 +176,14 @@ fn compact(lengths: &[i64]) -> Option<Vec<i64>> {
 }
 
 impl DlTensor {
-    /// Makes a tensor of a buffer's values, in rows of the last dimension. The other library must submit its work on
-    /// them to the buffer's stream, or make its own wait for that stream's work first and that stream for its own before
-    /// it ends the tensor: the memory is then freed in the order of the buffer's stream.
+    /// Makes a tensor from a buffer's values, in row-major order. The other library must submit its work on them to the buffer's stream,
+    /// or make its own stream wait for the buffer's stream first, and the buffer's stream wait for its own before it calls the deleter,
+    /// which frees the memory in the order of the buffer's stream.
     ///
     /// # Errors
     ///
-    /// [`Error::Length`] if the shape has another number of values, and [`Error::Tensor`] if DLPack has no such
-    /// values (it has `bool`, integers and floating-point numbers, with the feature `half` also those of 16 bits), or no such shape.
+    /// [`Error::Length`] if the shape has a different number of values, and [`Error::Tensor`] if DLPack does not support the type (it
+    /// supports `bool`, integers and floating-point numbers; those of 16 bits need feature `half`) or the shape.
     pub fn new<T>(buffer: Buffer<T>, shape: &[usize]) -> Result<Self, Error>
     where
         T: DeviceRepr + Copy + Send + 'static,
@@ -195,13 +194,13 @@ impl DlTensor {
         if asked != Some(buffer.len()) {
             return Err(Error::Length { have: buffer.len(), asked: asked.unwrap_or(usize::MAX) });
         }
-        // A shape with a 0 may have any other lengths beside it.
+        // In a shape with a 0, the other lengths may be arbitrarily large.
         let lengths: Option<Vec<i64>> = shape.iter().map(|&length| i64::try_from(length).ok()).collect();
         let strides = lengths.as_deref().and_then(compact);
         let shape = lengths.zip(strides).filter(|(lengths, _)| i32::try_from(lengths.len()).is_ok());
         let (shape, strides) = shape.ok_or(UNCOUNTED)?;
         let ordinal = buffer.device().unwrap_or(buffer.stream.context().device().ordinal) as i32;
-        // DLPack has the number 0 for what is no device's own.
+        // For memory that is not a device's own, DLPack uses the number 0.
         let device = match buffer.kind() {
             MemoryKind::Device => Device { kind: CUDA, id: ordinal },
             MemoryKind::Managed | MemoryKind::ReadMostly => Device { kind: CUDA_MANAGED, id: 0 },
@@ -217,7 +216,7 @@ impl DlTensor {
             strides: ptr::null_mut(),
             byte_offset: 0,
         };
-        // The other library calls the deleter even if the program closes the one that this is part of.
+        // The other library calls the deleter even if the program unloads the library that contains it.
         crate::os::stay_loaded();
         let managed = Managed { tensor, context: ptr::null_mut(), deleter: Some(end::<T>) };
         let exported = Box::into_raw(Box::new(Exported { managed, shape, strides, _buffer: buffer }));
@@ -226,7 +225,7 @@ impl DlTensor {
         exported.managed.tensor.shape = exported.shape.as_mut_ptr();
         exported.managed.tensor.strides = exported.strides.as_mut_ptr();
         let context = ptr::from_mut(exported);
-        // SAFETY: as above. From here on the box is only reached through this pointer.
+        // SAFETY: as above. From here on, only this pointer accesses the box.
         let managed = unsafe { &raw mut (*context).managed };
         // SAFETY: as above.
         unsafe { (*managed).context = context.cast() };
@@ -234,32 +233,33 @@ impl DlTensor {
         Ok(Self(unsafe { NonNull::new_unchecked(managed) }))
     }
 
-    /// Takes over a tensor of another library, a `DLManagedTensor`; `None` for a null pointer.
+    /// Takes ownership of another library's tensor, a `DLManagedTensor`; `None` for a null pointer.
     ///
     /// # Safety
     ///
-    /// The pointer must be null, or to a `DLManagedTensor` that the caller owns and does not use afterwards. It must describe its memory
-    /// correctly, its lists must be as long as it has dimensions, and any thread may call its deleter.
+    /// The pointer must be null or point to a `DLManagedTensor` that the caller owns and does not use afterwards. The tensor must
+    /// describe its memory correctly, with one entry per dimension in its lists, and must allow any thread to call its deleter.
     pub unsafe fn from_raw(tensor: *mut c_void) -> Option<Self> {
         NonNull::new(tensor.cast()).map(Self)
     }
 
-    /// Returns the `DLManagedTensor` for another library, which has to call its deleter.
+    /// Returns the `DLManagedTensor` for another library, which must call its deleter.
     pub fn into_raw(self) -> *mut c_void {
         let raw = self.0.as_ptr().cast();
         core::mem::forget(self);
         raw
     }
 
-    /// Takes over a `DLManagedTensorVersioned` of another library.
+    /// Takes ownership of another library's `DLManagedTensorVersioned`.
     ///
     /// # Errors
     ///
-    /// [`Error::Tensor`] for a null pointer, and for a tensor of a later layout or one that must not be written, which is ended then.
+    /// [`Error::Tensor`] for a null pointer, a tensor with a different layout, or a read-only tensor. This then calls the tensor's
+    /// deleter.
     ///
     /// # Safety
     ///
-    /// Like [`DlTensor::from_raw`].
+    /// The contract of [`DlTensor::from_raw`].
     pub unsafe fn from_raw_versioned(tensor: *mut c_void) -> Result<Self, Error> {
         let versioned = tensor.cast::<Versioned>();
         if versioned.is_null() {
@@ -270,7 +270,7 @@ impl DlTensor {
         let refused = if major != VERSION[0] {
             Some("has a layout of another version")
         } else {
-            // SAFETY: as above, and this version has the fields behind them.
+            // SAFETY: as above, and this version has the fields after them.
             let flags = unsafe { (*versioned).flags };
             (flags & READ_ONLY > 0).then_some("must not be written")
         };
@@ -288,7 +288,7 @@ impl DlTensor {
         Ok(Self(unsafe { NonNull::new_unchecked(Box::into_raw(Box::new(managed))) }))
     }
 
-    /// Returns a `DLManagedTensorVersioned` for another library, which has to call its deleter.
+    /// Returns a `DLManagedTensorVersioned` for another library, which must call its deleter.
     pub fn into_raw_versioned(self) -> *mut c_void {
         let tensor = *self.raw();
         let (context, deleter) = (self.into_raw(), Some(end_versioned as _));
@@ -310,14 +310,14 @@ impl DlTensor {
         if count == 0 || list.is_null() {
             return &[];
         }
-        // SAFETY: DLPack has a list of this length there.
+        // SAFETY: DLPack guarantees a list of this length there.
         unsafe { slice::from_raw_parts(list, count) }
     }
 
-    /// Refuses values that do not follow each other without gaps, the last dimension first: a buffer of them would have others, or the same in another order.
+    /// Refuses values that are not in row-major order without gaps: a buffer would see other values, or a different order.
     fn check_order(&self) -> Result<(), Error> {
         let lengths = self.dimensions(self.raw().shape);
-        // Without strides a tensor is compact, and so is one without values.
+        // A tensor without strides is compact, and so is a tensor without values.
         let strides = if lengths.contains(&0) { &[] } else { self.dimensions(self.raw().strides) };
         let mut steps: Vec<(i64, i64)> = strides.iter().copied().zip(lengths.iter().copied()).collect();
         steps.retain(|&(_, length)| length > 1);
@@ -337,13 +337,14 @@ impl DlTensor {
         }))
     }
 
-    /// Turns the tensor into a buffer without copying, for work on `stream`. The tensor is ended when the buffer is dropped, after
-    /// its work. Work that the other library has submitted must be done, or waited for by `stream`.
+    /// Turns the tensor into a buffer without copying, for work on `stream`. Dropping the buffer calls the deleter, after the buffer's
+    /// work. The other library's submitted work must be done, or `stream` must wait for it.
     ///
     /// # Errors
     ///
-    /// [`Error::Tensor`] if it has values of another type, lies on another device or in memory of no device, or has its values in another order or
-    /// with gaps, as a transposed one or every other column: PyTorch's `contiguous()` makes a copy without. The tensor is ended then.
+    /// [`Error::Tensor`] if the values have a different type, lie on another device or in host memory, or are not contiguous in row-major
+    /// order, like a transposed tensor or every other column (PyTorch's `contiguous()` makes a contiguous copy). This then calls the
+    /// deleter.
     pub fn into_buffer<T>(self, stream: &Stream) -> Result<Buffer<T>, Error>
     where
         T: DeviceRepr + Copy + 'static,
@@ -353,7 +354,7 @@ impl DlTensor {
         if DataType::of::<T>() != Some(raw.data_type) {
             return Err(Error::Tensor("has values of another type"));
         }
-        // Managed memory is every device's, and has the number 0 or that of the device it was made on.
+        // Managed memory belongs to every device, and has the number 0 or that of the device that made it.
         if raw.device.kind != CUDA_MANAGED && raw.device != (Device { kind: CUDA, id: ordinal }) {
             return Err(Error::Tensor("is not in the memory of the stream's device"));
         }
@@ -366,17 +367,17 @@ impl DlTensor {
         if len > 0 && address % align_of::<T>() as u64 != 0 {
             return Err(Error::Tensor("is not aligned for its values"));
         }
-        // The CPU may use managed memory only where it can do so at the same time as the device.
+        // The CPU may use managed memory only if it can do so at the same time as the device.
         let is_managed = raw.device.kind == CUDA_MANAGED && stream.context().device().managed_memory;
         let kind = if is_managed { MemoryKind::Managed } else { MemoryKind::Device };
-        // SAFETY: DLPack promises that the memory holds these values until the tensor is ended.
+        // SAFETY: DLPack promises that the memory holds these values until the deleter runs.
         Ok(unsafe { Buffer::from_raw(kind, address, len, self, stream) })
     }
 }
 
 impl Drop for DlTensor {
     fn drop(&mut self) {
-        // SAFETY: this value owns the tensor, which is ended once.
+        // SAFETY: this value owns the tensor, and calls its deleter once.
         unsafe {
             if let Some(deleter) = self.0.as_ref().deleter {
                 deleter(self.0.as_ptr());

@@ -1,4 +1,4 @@
-//! Views that are filled with one value.
+//! Fills of views with one value.
 
 use super::host::{self, Element};
 use super::{Error, Job, MemoryKind, View, ViewMut};
@@ -21,9 +21,8 @@ impl<T: DeviceRepr + Copy> ViewMut<'_, T> {
         unsafe { self.fill_with(0u8, self.0.bytes()) }
     }
 
-    /// Sets all values to `value`. Does not wait. The driver fills with values of 1, 2 and 4 bytes, or of any size if
-    /// all bytes are equal, in one call. Others take a call for every 4 bytes of the value, and O(log values) copies
-    /// within the view.
+    /// Sets all values to `value`. Does not wait. For values of 1, 2 or 4 bytes, or with all bytes equal, this takes one driver call; for
+    /// others, one call for every 4 bytes of the value, and O(log values) copies within the view.
     ///
     /// # Errors
     ///
@@ -34,7 +33,7 @@ impl<T: DeviceRepr + Copy> ViewMut<'_, T> {
     {
         let value = bytemuck::bytes_of(&value);
         let len = self.0.len;
-        // SAFETY: the bytes are those of a value, and the range is that of the view.
+        // SAFETY: these are a value's bytes, and the range is the view's.
         unsafe {
             match *value {
                 [] => Ok(()),
@@ -68,14 +67,14 @@ impl<T: DeviceRepr + Copy> ViewMut<'_, T> {
         Ok(job.submit(stream, || unsafe { value.submit(address, len, stream) })?)
     }
 
-    /// Fills the view with a value of more than 4 bytes, or of 3: the first values column by column, and then twice as
-    /// many each time by copying them.
+    /// Fills the view with a value of 3 or more than 4 bytes: the first values column by column, the rest by copies that double the
+    /// filled part each time.
     ///
     /// # Safety
     ///
     /// These must be the bytes of one value.
     unsafe fn fill_by_columns(&mut self, value: &[u8]) -> Result<(), Error> {
-        /// Values that are written by columns.
+        /// Number of values written by columns.
         const FIRST: usize = 64;
         let (View { address, backing, stream, len, .. }, size) = (self.0, value.len());
         if len == 0 {

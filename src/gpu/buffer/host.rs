@@ -1,7 +1,7 @@
-//! Operations on ordinary host memory, which no device can access: the CPU carries them out at once.
+//! Operations on ordinary host memory, which no device can access: the CPU performs them at once.
 //!
-//! No stream ever has work under way on such memory: the driver may read or write it later than the call returns, so every
-//! copy between it and a device is waited for.
+//! No stream ever has work under way on such memory: since the driver may read or write it after the call returns, we wait for every copy
+//! between it and a device.
 
 use super::job::{Job, Way};
 use crate::gpu::{Stream, library::call};
@@ -24,7 +24,7 @@ pub(super) unsafe fn copy(job: Job<'_>, stream: &Stream, from: *const u8, to: *m
     job.done(stream);
 }
 
-/// Copies rows between two places, `here` and on the `host`, as [`Way::copy_rows`] does.
+/// Copies rows between `here` and `host`, like [`Way::copy_rows`].
 ///
 /// # Safety
 ///
@@ -59,7 +59,7 @@ pub(super) unsafe fn fill<E: Element>(job: Job<'_>, stream: &Stream, to: *mut E,
     job.done(stream);
 }
 
-/// A value that the driver can fill memory with.
+/// A value with which the driver can fill memory.
 pub(super) trait Element: Copy {
     /// Submits a fill of `len` elements.
     ///

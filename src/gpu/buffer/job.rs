@@ -1,4 +1,4 @@
-//! Copies and fills as they are submitted: counted, and timed if the context asks for it.
+//! Submits copies and fills, counts them, and times them if the context asks for that.
 
 use super::{Backing, Touch};
 use crate::gpu::copies::{MOST_UNDER_WAY, Sample};
@@ -9,15 +9,15 @@ use core::{mem, ptr};
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype};
 use std::sync::Arc;
 
-/// A copy or a fill that is about to be submitted.
+/// A copy or fill to submit.
 pub(in crate::gpu) struct Job<'a> {
     direction: Direction,
     bytes: usize,
-    /// The buffers that it uses, and how.
+    /// The buffers that the job uses, and how.
     sides: [Option<(&'a dyn Backing, Touch)>; 2],
 }
 
-/// The way of a copy between the host and a buffer: `Up` goes to the buffer.
+/// The direction of a copy between the host and a buffer: `Up` goes to the buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::gpu) enum Way {
     Up,
@@ -29,7 +29,7 @@ impl Way {
     ///
     /// # Safety
     ///
-    /// Both sides must be so many bytes long and stay valid until the copy is done.
+    /// Both sides must be `bytes` bytes long and stay valid until the copy is done.
     pub(in crate::gpu) unsafe fn copy(
         self,
         device: CUdeviceptr,
@@ -46,11 +46,11 @@ impl Way {
         }
     }
 
-    /// Submits a copy of rows like [`Way::copy`]. The shape and the pitches, of the device and of the host, are in bytes.
+    /// Submits a copy of rows like [`Way::copy`]. The shape's width and the pitches, of the device and of the host, are in bytes.
     ///
     /// # Safety
     ///
-    /// Both sides must have so many rows and stay valid until the copy is done.
+    /// Both sides must contain these rows and stay valid until the copy is done.
     pub(in crate::gpu) unsafe fn copy_rows(
         self,
         device: CUdeviceptr,
@@ -110,7 +110,7 @@ impl<'a> Job<'a> {
     pub(in crate::gpu) fn between(from: &'a dyn Backing, to: &'a dyn Backing, bytes: usize) -> Self {
         let (direction, touches) = match (is_host(from), is_host(to)) {
             (true, true) => (Direction::OnHost, (Touch::ToHost, Touch::FromHost)),
-            // The device's copy engine reads or writes the buffer on the host.
+            // The device's copy engine accesses the buffer on the host.
             (true, false) => (Direction::ToDevice, (Touch::OnDevice, Touch::FromHost)),
             (false, true) => (Direction::ToHost, (Touch::ToHost, Touch::OnDevice)),
             (false, false) => {
@@ -122,7 +122,7 @@ impl<'a> Job<'a> {
         Self { direction, bytes, sides: [Some((from, touches.0)), Some((to, touches.1))] }
     }
 
-    /// Submits the copy in the stream's context, and counts it if that succeeds.
+    /// Submits the job in the stream's context, and counts it on success.
     pub(in crate::gpu) fn submit(
         self,
         stream: &Stream,
@@ -135,7 +135,7 @@ impl<'a> Job<'a> {
             self.count(&copies.counters);
             return Ok(());
         }
-        // Both events are made before the copy, so that nothing must be undone after it.
+        // Make both events before the copy, so that no failure after it needs an undo.
         let events = {
             let mut timed = copies.timed.lock();
             timed.collect(&copies.counters, || stream.context().enter_relaxed());
@@ -169,19 +169,19 @@ impl<'a> Job<'a> {
         submitted
     }
 
-    /// Returns the counters of the pools that the buffers belong to, each once.
+    /// Returns the counters of the buffers' pools, without duplicates.
     fn pools(&self) -> [Option<Arc<CopyCounters>>; 2] {
         let [first, second] = self.sides.map(|side| side.and_then(|(memory, _)| memory.copies()));
         let is_same = first.zip(second).is_some_and(|(first, second)| Arc::ptr_eq(first, second));
         [first.cloned(), second.filter(|_| !is_same).cloned()]
     }
 
-    /// Counts a copy that the CPU has already done.
+    /// Counts a job that the CPU has already done.
     pub(in crate::gpu) fn done(&self, stream: &Stream) {
         self.count(&stream.context().copies().counters);
     }
 
-    /// Counts the copy in the context and in the pools.
+    /// Counts the job in the context and in the pools.
     fn count(&self, counters: &CopyCounters) {
         let Self { direction, bytes, sides } = self;
         counters.count(*direction, *bytes);

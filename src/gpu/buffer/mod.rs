@@ -1,7 +1,7 @@
 //! Typed buffers and copies.
 //!
 //! ```text
-//!  Backer     what memory is allocated from: a source, a pool, a plan, a manager (private)
+//!  Backer     an allocator of memory: a source, a pool, a plan, a manager (private)
 //!  Memory     memory with an owner: a block of a pool, or any Backing, such as a Lease of a source (private)
 //!  Buffer     values of one type in such memory, and the stream that orders all work on them
 //!  View, ViewMut   a part of a buffer;   Transfer   an asynchronous copy that keeps the host's side alive
@@ -42,18 +42,18 @@ use core::ops::{Bound, RangeBounds};
 use core::{ptr, slice};
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 
-/// The alignment in bytes of the memory that buffers get.
+/// The alignment of buffers' memory in bytes.
 const ALIGNMENT: usize = 256;
 
-/// Values of one type in memory that a device can use. Dropping the buffer gives the memory back.
+/// Values of one type in memory that a device can use. Dropping the buffer frees the memory.
 ///
-/// All work on a buffer runs in the order of its stream. The host waits only where host memory is read or written.
-/// Copies between buffers of different streams are ordered by events.
+/// All work on a buffer runs in the order of its stream. The host waits only for reads and writes of host memory. Events order copies
+/// between buffers of different streams.
 ///
-/// The constructors take what allocates: a [`Pool`], an `Arc` of a [`DevicePool`](crate::pool::DevicePool) whose other methods the
-/// program calls as well, a [`PlannedArena`](crate::pool::PlannedArena) with the number of its buffer, a [`Pattern`](crate::pool::Pattern), a
-/// [`MemoryRequest`](super::manager::MemoryRequest), or an `Arc` of a [`Source`](crate::pool::Source), which reserves a segment for
-/// each buffer. An allocator of the program's own implements [`DeviceAllocator`](crate::pool::DeviceAllocator) and goes into [`Pool::over`].
+/// The constructors accept an allocator: a [`Pool`], an `Arc` of a [`DevicePool`](crate::pool::DevicePool) whose other methods the
+/// program also calls, a [`PlannedArena`](crate::pool::PlannedArena) with the number of its buffer, a [`Pattern`](crate::pool::Pattern),
+/// a [`MemoryRequest`](super::manager::MemoryRequest), or an `Arc` of a [`Source`](crate::pool::Source), which reserves a segment for
+/// each buffer. A program's own allocator implements [`DeviceAllocator`](crate::pool::DeviceAllocator) and goes into [`Pool::over`].
 ///
 /// ```no_run
 /// use allotment::gpu::{Buffer, Context, DeviceMemory, Pool, Stream};
@@ -74,19 +74,19 @@ pub struct Buffer<T> {
     _values: PhantomData<T>,
 }
 
-// SAFETY: the values are in the memory of the backing, and the owner of the buffer may copy them.
+// SAFETY: the values lie in the backing's memory, and the owner of the buffer may copy them.
 unsafe impl<T: Send> Send for Buffer<T> {}
 // SAFETY: as above; shared access only reads.
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl<T: DeviceRepr + Copy> Buffer<T> {
-    /// Allocates memory for `len` values, which may be 0, and whose contents are unspecified.
+    /// Allocates memory for `len` values, possibly 0, with unspecified contents.
     ///
     /// # Errors
     ///
-    /// [`Error::Length`] if there are more values than can be counted, [`Error::Align`] if a [`Source`](crate::pool::Source) of
-    /// the program's own aligns less than the type asks for, or the error of the allocator. A type that is aligned to more than 256 bytes
-    /// is refused by the compiler:
+    /// [`Error::Length`] if the length in bytes overflows, [`Error::Align`] if the program's own [`Source`](crate::pool::Source) has a
+    /// lower alignment than the type requires, or the error of the allocator. The compiler refuses a type with an alignment above 256
+    /// bytes:
     ///
     /// ```compile_fail,E0080
     /// use allotment::gpu::cudarc::driver::{DeviceRepr, ValidAsZeroBits};
@@ -108,7 +108,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
     ///
     /// # Safety
     ///
-    /// No value may be read before it has been written.
+    /// The program must not read a value before writing it.
     pub unsafe fn uninit(allocator: &impl Backer, len: usize, stream: &Stream) -> Result<Self, Error> {
         const {
             assert!(
@@ -121,10 +121,10 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
             return Err(Error::Length { have: most, asked: len });
         }
         let bytes = len * size_of::<T>();
-        // A buffer without values has an address all the same.
+        // Even a buffer without values has an address.
         let memory = allocator.allocate(bytes.max(1), stream)?;
         let backing = memory.get();
-        // The allocator promised both, but one of the program may be wrong, and a source may align to less.
+        // The allocator promised both, but a program's own allocator may be wrong, and a source may align to less.
         if backing.bytes() < bytes {
             let have = backing.bytes() / size_of::<T>().max(1);
             return Err(Error::Length { have, asked: len });
@@ -132,7 +132,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         if backing.address() % align_of::<T>() != 0 {
             return Err(Error::Align { asked: align_of::<T>() });
         }
-        // After the loss of a device the CPU does the work in host memory.
+        // After the loss of a device, the CPU does the work in host memory.
         let is_lost = || stream.capture().is_err_and(|error| error.kind == SourceErrorKind::Lost);
         let goes_on = backing.kind() == MemoryKind::Host && is_lost();
         let stream = if goes_on { Stream::host() } else { stream.clone() };
@@ -166,17 +166,17 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         Ok(buffer)
     }
 
-    /// Moves the values to memory of another allocator: to another device, or to pinned or managed memory. Does not
-    /// wait, unless one of the two is [`MemoryKind::Host`].
+    /// Moves the values to another allocator's memory: to another device, or to pinned or managed memory. Does not wait, unless either
+    /// memory is [`MemoryKind::Host`].
     ///
     /// # Errors
     ///
-    /// The errors of [`Buffer::uninit`], or the error of the driver. This buffer is dropped in that case.
+    /// The errors of [`Buffer::uninit`], or the error of the driver. An error drops this buffer.
     pub fn migrate(self, allocator: &impl Backer, stream: &Stream) -> Result<Self, Error> {
         self.duplicate(allocator, stream)
     }
 
-    /// Copies the values to memory of another allocator, like [`Buffer::migrate`].
+    /// Copies the values to another allocator's memory, like [`Buffer::migrate`].
     fn duplicate(&self, allocator: &impl Backer, stream: &Stream) -> Result<Self, Error> {
         // SAFETY: all values are written next.
         let mut buffer = unsafe { Buffer::uninit(allocator, self.len, stream)? };
@@ -184,13 +184,13 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         Ok(buffer)
     }
 
-    /// Changes the number of values to `len`, and sets new ones to zero. Does not wait. Values stay where they are if
-    /// the memory is long enough ([`Buffer::capacity`]); otherwise they are copied to new memory of `allocator`. A
-    /// buffer that becomes shorter keeps its memory.
+    /// Changes the number of values to `len`, and sets new ones to zero. Does not wait. If the memory is long enough
+    /// ([`Buffer::capacity`]), the values stay in place; otherwise this copies them to new memory of `allocator`. A buffer that becomes
+    /// shorter keeps its memory.
     ///
     /// # Errors
     ///
-    /// The errors of [`Buffer::uninit`], or the error of the driver. The buffer is unchanged then.
+    /// The errors of [`Buffer::uninit`], or the error of the driver. After an error, the buffer is unchanged.
     pub fn resize(&mut self, allocator: &impl Backer, len: usize) -> Result<(), Error>
     where
         T: ValidAsZeroBits,
@@ -284,13 +284,12 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
     /// [`Error::Invisible`] if the CPU cannot access them, or the error of the driver.
     pub fn as_slice(&self) -> Result<&[T], Error> {
         let values = ptr::with_exposed_provenance(self.settled_on_host(Touch::HostRead)?);
-        // SAFETY: the CPU can read memory of this kind, which holds this many values. The stream, which waits for
-        // all other streams in use, has no work left on it, and nothing that writes can be submitted while the
-        // buffer is borrowed.
+        // SAFETY: the CPU can read memory of this kind, which holds this many values. The stream, which waits for all other streams in
+        // use, has no work left on it, and no writing work can be submitted while the buffer is borrowed.
         Ok(unsafe { slice::from_raw_parts(values, self.len) })
     }
 
-    /// Returns the values in place for changes, once all work on them is done, if the CPU can access them. Waits.
+    /// Returns the values in place, mutably, once all work on them is done, if the CPU can access them. Waits.
     ///
     /// # Errors
     ///
@@ -303,19 +302,19 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
 
     /// Lets the CPU use the values in place during `work`, once all other work on them is done. Waits.
     ///
-    /// This is [`Buffer::as_mut_slice`], and works for memory of [`Managed::in_turns`](super::Managed::in_turns) as well, which no device may use
-    /// meanwhile: the buffer must have a segment of its own there, from an `Arc` of the source.
+    /// Works like [`Buffer::as_mut_slice`], and also for memory of [`Managed::in_turns`](super::Managed::in_turns), which no device may
+    /// use during `work`: the buffer must be a whole segment there, from an `Arc` of the source.
     ///
     /// # Errors
     ///
-    /// [`Error::Invisible`] if the CPU cannot access the values, or the error of the driver. `work` does not run then.
+    /// [`Error::Invisible`] if the CPU cannot access the values, or the error of the driver. After an error, `work` does not run.
     pub fn on_host<R>(&mut self, work: impl FnOnce(&mut [T]) -> R) -> Result<R, Error> {
-        /// Attaches memory to all devices again, also if `work` panics.
+        /// Attaches memory to all devices again, even if `work` panics.
         struct Attached<'a>(&'a dyn Backing, &'a Stream);
         impl Drop for Attached<'_> {
             fn drop(&mut self) {
                 let (address, bytes) = (self.0.address() as u64, self.0.bytes());
-                // SAFETY: as below. A drop cannot report an error: a device that was lost reports it with the next operation.
+                // SAFETY: as below. A drop cannot report an error: a lost device reports it in the next operation.
                 let _ = unsafe { source::attach(address, bytes, false, self.1) };
             }
         }
@@ -330,20 +329,20 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         stream.synchronize()?;
         // SAFETY: the buffer owns the memory, and no work on it can be submitted while the buffer is borrowed mutably.
         let attached = unsafe { source::attach(address as u64, bytes, true, stream) };
-        // Only whole segments can be attached.
+        // The driver can attach only whole segments.
         attached.map_err(|error| {
             if error.kind == SourceErrorKind::Invalid { Error::Invisible } else { error.into() }
         })?;
         let _attached = Attached(backing, stream);
         stream.synchronize()?;
         backing.touched(Touch::HostWrite, self.bytes());
-        // SAFETY: the memory is attached to the host until the end of this function, and holds so many values.
+        // SAFETY: the memory is attached to the host until the end of this function, and holds this many values.
         let values =
             unsafe { slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(address), self.len) };
         Ok(work(values))
     }
 
-    /// Waits for all work on the values, which the CPU is about to use in place, and returns the address of the first.
+    /// Waits for all work on the values, which the CPU is about to use in place, and returns the address of the first one.
     fn settled_on_host(&self, touch: Touch) -> Result<usize, Error> {
         if self.kind() == MemoryKind::Device {
             return Err(Error::Invisible);
@@ -359,7 +358,7 @@ impl<T> Buffer<T> {
     ///
     /// # Safety
     ///
-    /// The memory must hold so many values, and be aligned for them.
+    /// The memory must hold `len` values, and be aligned for them.
     pub(super) unsafe fn from_memory(memory: Memory, len: usize, stream: &Stream) -> Self {
         Self { memory, len, stream: stream.clone(), _values: PhantomData }
     }
@@ -374,12 +373,12 @@ impl<T> Buffer<T> {
         self.len == 0
     }
 
-    /// Returns the number of values that the memory has room for.
+    /// Returns the number of values for which the memory has room.
     pub fn capacity(&self) -> usize {
         self.backing().bytes().checked_div(size_of::<T>()).unwrap_or(usize::MAX)
     }
 
-    /// Returns the length of all values in bytes.
+    /// Returns the total length of the values in bytes.
     pub const fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
@@ -390,7 +389,7 @@ impl<T> Buffer<T> {
         self.backing().address() as u64
     }
 
-    /// Returns the kind of memory that the buffer lies in.
+    /// Returns the kind of memory that contains the buffer.
     pub fn kind(&self) -> MemoryKind {
         self.backing().kind()
     }
@@ -400,18 +399,18 @@ impl<T> Buffer<T> {
         self.memory.get()
     }
 
-    /// Returns the accesses so far, which are counted for buffers of a [`MemoryManager`](super::manager::MemoryManager); `None` for others.
-    /// O(1).
+    /// Returns the accesses so far; `None` if the buffer is not from a [`MemoryManager`](super::manager::MemoryManager), which counts
+    /// them. O(1).
     pub fn usage(&self) -> Option<Usage> {
         self.backing().usage()
     }
 
-    /// Returns the number of the device that has the memory; `None` for host memory and for memory of both.
+    /// Returns the number of the device that holds the memory; `None` for host memory and for memory that host and device share.
     pub fn device(&self) -> Option<usize> {
         self.backing().device()
     }
 
-    /// Returns the pool, for further buffers; `None` if the memory is no block of one alone.
+    /// Returns the pool, for further buffers; `None` if the memory is not just a block of a pool.
     pub fn pool(&self) -> Option<Pool> {
         match &self.memory {
             Memory::Block(block) => Some(Pool::over(block.allocator().clone())),
@@ -419,7 +418,7 @@ impl<T> Buffer<T> {
         }
     }
 
-    /// Records a use of the memory on `stream`: it is freed after the work there. The caller must order the two streams.
+    /// Records a use of the memory on `stream`, so that the memory is freed after that work. The caller must order the two streams.
     pub fn used_on(&self, stream: &Stream) {
         self.backing().used_on(stream);
     }
@@ -429,12 +428,11 @@ impl<T> Buffer<T> {
         &self.stream
     }
 
-    /// Makes `stream` order the work on the buffer from here on, after everything that was submitted before. Does
-    /// not wait.
+    /// Makes `stream` order the work on the buffer from here on, after all earlier work. Does not wait.
     ///
     /// # Errors
     ///
-    /// The error of the driver; the buffer keeps its stream in that case.
+    /// The error of the driver; after an error, the buffer keeps its stream.
     pub fn switch_to(&mut self, stream: &Stream) -> Result<(), Error> {
         if stream.id() != self.stream.id() {
             stream.wait(&self.stream.record()?)?;

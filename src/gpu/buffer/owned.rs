@@ -1,4 +1,4 @@
-//! Pools that their buffers keep alive, so that neither has a lifetime and both can go to other threads.
+//! Pools that their buffers keep alive, so that neither has a lifetime and both can move to other threads.
 
 use super::resident::{Allocator, Spilling};
 use super::{ALIGNMENT, Backer, Buffer, Memory};
@@ -12,8 +12,8 @@ use crate::units::debug;
 use core::ops::Add;
 use std::sync::Arc;
 
-/// A pool that its clones and all [`Buffer`](super::Buffer)s in it share: the last of them ends it. The type of its memory is not part
-/// of its own.
+/// A pool shared by its clones and all [`Buffer`](super::Buffer)s in it: dropping the last of them drops the pool. Its type does not name
+/// the type of its memory.
 ///
 /// ```no_run
 /// use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
@@ -31,16 +31,16 @@ use std::sync::Arc;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The methods are those of [`DeviceAllocator`].
+/// It implements the methods of [`DeviceAllocator`].
 #[derive(Clone)]
 pub struct Pool {
     pub(super) allocator: Allocator,
-    /// Where values go when the pool is full.
+    /// The place for values that leave a full pool.
     pub(super) spilling: Option<Arc<Spilling>>,
 }
 
 impl Pool {
-    /// Makes a pool over a source, which reserves nothing yet.
+    /// Makes a pool over a source, without any reserved memory.
     ///
     /// # Errors
     ///
@@ -52,38 +52,38 @@ impl Pool {
         Ok(Self::over(DevicePool::new(source, options)?))
     }
 
-    /// Makes a pool of any allocator: of an `Arc<DevicePool<_>>` whose other methods the program calls as well, or of an
-    /// adaptor such as [`Chain`](crate::pool::Chain).
+    /// Makes a pool from any allocator: an `Arc<DevicePool<_>>` whose other methods the program also calls, or an adaptor such as
+    /// [`Chain`](crate::pool::Chain).
     pub fn over(allocator: impl DeviceAllocator<Stream = Stream> + 'static) -> Self {
         Self { allocator: Arc::new(allocator), spilling: None }
     }
 
-    /// Returns the pools that satisfy requests, the first choice first; one unless this is an adaptor over several.
+    /// Returns the pools that satisfy requests, the first choice first; more than one only for an adaptor over several.
     pub fn pools(&self) -> Vec<&dyn AnyPool> {
         let mut pools = Vec::new();
         self.allocator.each_pool(&mut |pool| pools.push(pool));
         pools
     }
 
-    /// Returns the bytes of the longest request for work on `stream` that would succeed now without waiting for work; see
+    /// Returns the length in bytes of the longest request for work on `stream` that would succeed now without waiting for work; see
     /// [`available`](crate::pool::RawPool::available). Values that could leave the pool do not count.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Source`] if the driver does not tell how much memory is free.
+    /// [`PoolError::Source`] if the driver fails to report the free memory.
     pub fn available(&self, stream: &Stream) -> Result<usize, PoolError> {
         let mut each = self.pools().into_iter().map(|pool| pool.available(stream.id()));
         each.try_fold(0, |most, bytes| Ok(most.max(bytes?)))
     }
 
-    /// Moves the memory of buffers together, by copies in the order of their streams that are not waited for, so that the free memory
-    /// lies in fewer and larger blocks; see [`compact`](crate::pool::RawPool::compact). Only blocks of this pool that no other stream uses
-    /// move, to other addresses: graphs that were captured and kernels that wait on other streams have the old ones. Returns by how many
-    /// bytes the longest free blocks of the streams grew; [`PoolStats::moved`] counts what that took.
+    /// Moves the memory of buffers together, by copies in the order of their streams, to leave the free memory in fewer and larger
+    /// blocks; see [`compact`](crate::pool::RawPool::compact). Does not wait for the copies. Moves only blocks of this pool that no other
+    /// stream uses. Their addresses change: captured graphs and kernels that wait on other streams still hold the old ones. Returns by
+    /// how many bytes the longest free blocks of the streams grew; [`PoolStats::moved`] counts the moved bytes.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Source`] if a copy failed, after which no further block was moved.
+    /// [`PoolError::Source`] if a copy failed, after which no further block moves.
     pub fn defragment<'b, T: 'b>(
         &self,
         buffers: impl IntoIterator<Item = &'b mut Buffer<T>>,
@@ -96,13 +96,13 @@ impl Pool {
         self.pools().into_iter().map(|pool| pool.compact_blocks(&mut blocks)).sum()
     }
 
-    /// Returns the statistics of the pool, which `Display` writes as a table; of an adaptor over several, their sum. O(pools).
+    /// Returns the statistics of the pool, which `Display` prints as a table; for an adaptor over several pools, their sum. O(pools).
     pub fn stats(&self) -> PoolStats {
         self.pools().into_iter().map(AnyPool::stats).fold(PoolStats::default(), Add::add)
     }
 }
 
-// SAFETY: it is the allocator that it was made of.
+// SAFETY: every method calls the allocator.
 unsafe impl DeviceAllocator for Pool {
     type Stream = Stream;
 
@@ -119,7 +119,7 @@ debug!([] Pool, |self| pools: self.pools().into_iter().map(AnyPool::name).collec
 impl Backer for Pool {
     #[track_caller]
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
-        // Pools of devices align all blocks to their granule, but an adaptor may wrap others.
+        // Device pools align all blocks to their granule, but an adaptor may wrap other pools.
         Ok(Memory::Block(Owned::allocate(self.allocator.clone(), bytes, ALIGNMENT, stream)?))
     }
 }

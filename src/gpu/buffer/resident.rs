@@ -1,4 +1,4 @@
-//! Values in a pool that can leave it when it is full.
+//! Values that can leave their pool when it is full.
 
 use crate::gpu::stream::Stream;
 use crate::lock::Mutex;
@@ -9,14 +9,14 @@ use std::sync::{Arc, Weak};
 /// Any allocator of device memory.
 pub(super) type Allocator = Arc<dyn DeviceAllocator<Stream = Stream>>;
 
-/// A pool, and where its values go when it is full.
+/// A pool, and the allocator for values that leave it when it is full.
 pub(super) struct Spilling {
     pub(super) pool: Allocator,
     pub(super) other: Allocator,
     pub(super) resident: Mutex<Resident>,
 }
 
-/// The values that lie in the pool, by when they were last used.
+/// The values in the pool, by the number of their last use.
 #[derive(Default)]
 pub(super) struct Resident {
     pub(super) uses: u64,
@@ -25,12 +25,12 @@ pub(super) struct Resident {
 
 /// Values that can leave their pool.
 pub(super) trait Spill: Send + Sync {
-    /// Moves the values to a pool, unless the program is using them. Returns whether it did.
+    /// Moves the values to a pool, unless the program is using them. Returns whether they moved.
     fn leave(&self, to: &Allocator) -> bool;
 }
 
 impl Spilling {
-    /// Makes the values that were used least recently leave. Returns whether any could. O(values).
+    /// Moves the least recently used values that can leave out of the pool. Returns whether any could. O(values).
     fn spill(&self) -> bool {
         let values: Vec<(u64, Arc<dyn Spill>)> = self
             .resident
@@ -44,7 +44,7 @@ impl Spilling {
     }
 }
 
-// SAFETY: it is the pool, which is asked again while values leave it.
+// SAFETY: every method calls the pool; a request may call it again after values have left it.
 unsafe impl DeviceAllocator for Spilling {
     type Stream = Stream;
 
@@ -52,7 +52,7 @@ unsafe impl DeviceAllocator for Spilling {
     fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
         loop {
             match self.pool.allocate(bytes, align, stream) {
-                // A graph gets no memory of other streams.
+                // A graph does not use memory of other streams.
                 Err(PoolError::OutOfMemory(_)) if stream.is_capturing() == Ok(false) && self.spill() => {}
                 result => return result,
             }

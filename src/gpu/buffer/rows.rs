@@ -1,17 +1,17 @@
-//! The shape of copies of rows.
+//! The shapes of row copies.
 
 #![forbid(unsafe_code)]
 
 use super::Error;
 
-/// The shape of a copy of rows, as [`View::copy_rows_to`](super::View::copy_rows_to) has it. All lengths are in values.
+/// The shape of a row copy; see [`View::copy_rows_to`](super::View::copy_rows_to). All lengths are in values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
-    /// Values per row.
+    /// Number of values per row.
     pub width: usize,
     /// Number of rows.
     pub height: usize,
-    /// Values from the start of one row to the start of the next in the buffer.
+    /// Number of values from the start of one row to the start of the next in the buffer.
     pub pitch: usize,
     /// The same distance in the host's slice.
     pub host_pitch: usize,
@@ -22,7 +22,7 @@ impl Rows {
         Self { width, height, pitch, host_pitch }
     }
 
-    /// Returns the bytes to copy, for a shape that was checked.
+    /// Returns the number of bytes to copy, for a checked shape.
     pub(super) fn bytes<T>(&self) -> usize {
         self.width * self.height * size_of::<T>()
     }

@@ -1,4 +1,4 @@
-//! Buffers that leave the device for other memory before a request fails, and come back when they are used.
+//! Buffers that leave the device for other memory before a request fails, and return when they are used.
 
 #![forbid(unsafe_code)]
 
@@ -12,8 +12,8 @@ use cudarc::driver::DeviceRepr;
 use std::sync::Arc;
 
 impl Pool {
-    /// Returns a pool that moves [`Spillable`] values to `other`, for example one of [`Pinned`](crate::gpu::Pinned) memory, when it is
-    /// full, those first that were used least recently, before a request fails. Only what is allocated from the result does so.
+    /// Returns a pool that, when it is full, moves [`Spillable`] values to `other`, for example a pool of [`Pinned`](crate::gpu::Pinned)
+    /// memory, the least recently used first, before a request fails. Only requests to the returned pool do this.
     #[must_use]
     pub fn spilling(&self, other: &Self) -> Self {
         let (pool, other) = (self.allocator.clone(), other.allocator.clone());
@@ -22,7 +22,7 @@ impl Pool {
     }
 }
 
-/// Values that may leave their pool while the program does not use them, and come back when it does.
+/// Values that may leave their pool while the program does not use them, and return when it does.
 ///
 /// ```
 /// use allotment::gpu::{Buffer, HostMemory, Pool, Spillable, Stream};
@@ -56,7 +56,7 @@ impl<T: DeviceRepr + Copy + Send + 'static> Spill for Mutex<Place<T>> {
     fn leave(&self, to: &Allocator) -> bool {
         let Some(mut place) = self.try_lock() else { return false };
         let stream = place.buffer.stream();
-        // A copy on a captured stream would be part of the graph.
+        // A copy on a captured stream would become part of the graph.
         if place.used.is_none() || stream.is_capturing() != Ok(false) {
             return false;
         }
@@ -67,7 +67,7 @@ impl<T: DeviceRepr + Copy + Send + 'static> Spill for Mutex<Place<T>> {
 }
 
 impl<T: DeviceRepr + Copy + Send + 'static> Spillable<T> {
-    /// Lets a buffer of `pool`, one of [`Pool::spilling`], leave it. Values of any other pool stay where they are.
+    /// Lets a buffer leave `pool`, a pool from [`Pool::spilling`]. Values of any other pool stay in place.
     pub fn new(buffer: Buffer<T>, pool: &Pool) -> Self {
         let slot = Arc::new(Mutex::new(Place { buffer, used: None }));
         let this = Self { slot, pool: pool.clone() };
@@ -76,7 +76,7 @@ impl<T: DeviceRepr + Copy + Send + 'static> Spillable<T> {
         this
     }
 
-    /// Lists the values as those used last, and returns the number of the use.
+    /// Lists the values as the most recently used, and returns the number of the use.
     fn enter(&self) -> Option<u64> {
         let mut resident = self.pool.spilling.as_ref()?.resident.lock();
         resident.uses += 1;
@@ -85,12 +85,13 @@ impl<T: DeviceRepr + Copy + Send + 'static> Spillable<T> {
         Some(used)
     }
 
-    /// Calls `work` with the values in their pool, to which they come back first if they have left it, in the order of their stream.
-    /// They stay there until `work` returns; `work` may use other values, but not these through [`Spillable::with`] again.
+    /// Calls `work` with the values in their pool. If they have left it, they first return, in the order of their stream. They stay there
+    /// until `work` returns; `work` may use other values, but must not call [`Spillable::with`] on these again.
     ///
     /// # Errors
     ///
-    /// The errors of [`Buffer::uninit`] if there is no room to come back, or the error of the driver. The values stay where they are then.
+    /// The errors of [`Buffer::uninit`] if there is no room for them to return, or the error of the driver. After an error, the values
+    /// stay in place.
     pub fn with<R>(&self, work: impl FnOnce(&mut Buffer<T>) -> R) -> Result<R, Error> {
         let mut place = self.slot.lock();
         if let Some(spilling) = &self.pool.spilling {

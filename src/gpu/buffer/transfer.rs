@@ -11,28 +11,27 @@ use core::task::{Context, Poll, Waker};
 use cudarc::driver::sys::{CUresult, CUstream};
 use std::sync::Arc;
 
-/// A copy that was submitted, together with the host's side of it. Dropping it waits for the copy; forgetting it
-/// leaks the host memory.
+/// A submitted copy and the host's side of it. Dropping it waits for the copy; forgetting it leaks the host memory.
 ///
 /// It is a future of the host's side, for any executor: `let values = transfer.await?;`. The driver wakes the task.
 #[must_use = "dropping it waits for the copy"]
 pub struct Transfer<O> {
     stream: Stream,
-    /// Marks the end of the copy; without an event the whole stream is waited for.
+    /// Marks the end of the copy; without it, a wait covers the whole stream.
     event: Option<Event>,
     owner: Option<O>,
-    /// The task that waits, once it was polled.
+    /// The waiting task, once the future has been polled.
     task: Option<Arc<Mutex<Notice>>>,
 }
 
-/// The task to wake when the copy is done, and what the driver says of it then.
+/// The task to wake when the copy is done, and the driver's result.
 struct Notice {
     waker: Option<Waker>,
-    /// The result of the work, once the driver has come to the end of the copy.
+    /// The result of the work, once the driver has reached the end of the copy.
     given: Option<u32>,
 }
 
-/// Called by a thread of the driver once, also after a fault of the device.
+/// Receives the result of the copy: a driver thread calls this once, even after a fault of the device.
 unsafe extern "C" fn report_end(_: CUstream, status: u32, task: *mut c_void) {
     // SAFETY: `Transfer::notify` made the pointer of an `Arc` of this type, for this call.
     let task = unsafe { Arc::from_raw(task.cast_const().cast::<Mutex<Notice>>()) };
@@ -62,7 +61,7 @@ impl<O> Transfer<O> {
         }
     }
 
-    /// Asks the driver to wake the task once the copy is done. Returns whether it is done already.
+    /// Asks the driver to wake the task once the copy is done. Returns whether it is already done.
     fn notify(&mut self, waker: &Waker) -> Result<bool, SourceError> {
         if let Some(task) = &self.task {
             let mut notice = task.lock();
@@ -70,13 +69,13 @@ impl<O> Transfer<O> {
             let given = notice.given.map(|status| check("cuStreamAddCallback", status));
             return given.transpose().map(|given| given.is_some());
         }
-        // The driver calls back even if the program closes the library that this is part of.
+        // The driver calls back even if the program unloads the library that contains this code.
         crate::os::stay_loaded();
         let notice = Notice { waker: Some(waker.clone()), given: None };
         let task = Arc::new(Mutex::new(notice));
         let argument = Arc::into_raw(task.clone());
         type Notify<C> = unsafe extern "C" fn(CUstream, C, *mut c_void);
-        // SAFETY: the two differ in how they read the status, which is a number of 32 bits in C.
+        // SAFETY: the two types differ only in the status, which is a 32-bit number in C.
         let notify = unsafe { mem::transmute::<Notify<u32>, Notify<CUresult>>(report_end) };
         let _bound = self.stream.context().enter()?;
         // SAFETY: the handle is alive, the function takes this argument, and 0 is the only flag.
@@ -84,7 +83,7 @@ impl<O> Transfer<O> {
             call!(cuStreamAddCallback(self.stream.raw(), Some(notify), argument.cast_mut().cast(), 0))
         };
         if added.is_err() {
-            // SAFETY: made above, and the driver does not have it.
+            // SAFETY: made above, and the driver did not keep it.
             drop(unsafe { Arc::from_raw(argument) });
         }
         added?;
@@ -104,7 +103,7 @@ impl<O> Transfer<O> {
     ///
     /// # Errors
     ///
-    /// The error of the driver. The memory is leaked in that case, since it may still be in use.
+    /// The error of the driver. After an error, the memory leaks, since it may still be in use.
     pub fn wait(mut self) -> Result<O, Error> {
         let finished = self.finish();
         let owner = self.owner.take().expect("it is taken here and in `drop` only");
@@ -119,8 +118,8 @@ impl<O> Transfer<O> {
 // No reference to a field is ever pinned.
 impl<O> Unpin for Transfer<O> {}
 
-/// Completes with the host's side when the copy is done. If the driver fails, the memory is leaked, since it may still be
-/// in use. Once it has completed it stays pending.
+/// Completes with the host's side when the copy is done. If the driver fails, the memory leaks, since it may still be in use. After
+/// completion, further polls stay pending.
 impl<O> Future for Transfer<O> {
     type Output = Result<O, Error>;
 

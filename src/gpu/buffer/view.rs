@@ -28,7 +28,7 @@ impl<T> Copy for View<'_, T> {}
 /// A mutable view of a part of a buffer.
 pub struct ViewMut<'a, T>(pub(in crate::gpu) View<'a, T>);
 
-/// Waits for a copy to or from host memory, which must have ended even after an error.
+/// Waits for a copy to or from host memory, which must end even if the driver reports an error.
 fn finish(stream: &Stream) -> Result<(), Error> {
     stream.synchronize().map_err(|error| {
         let _ = stream.context().synchronize();
@@ -68,7 +68,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         Ok(Self { address: self.address + (start * size_of::<T>()) as u64, len, ..self })
     }
 
-    /// Refuses lengths that differ.
+    /// Refuses a different length.
     pub(in crate::gpu) fn check(&self, asked: usize) -> Result<(), Error> {
         if asked != self.len {
             return Err(Error::Length { have: self.len, asked });
@@ -80,7 +80,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Safety
     ///
-    /// `place` must have, or have room for, all values until the copy is done.
+    /// `place` must hold all values, or have room for them, until the copy is done.
     unsafe fn submit(&self, way: Way, place: *mut T) -> Result<(), SourceError> {
         let (bytes, place) = (self.bytes(), place.cast::<u8>());
         if bytes == 0 {
@@ -136,7 +136,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Length`], or the error of the driver. The memory is dropped in that case.
+    /// [`Error::Length`], or the error of the driver. An error drops the memory.
     pub fn copy_to_async<O>(&self, mut values: O) -> Result<Transfer<O>, Error>
     where
         O: StableDeref + DerefMut<Target = [T]> + 'static,
@@ -148,7 +148,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         Ok(Transfer::new(self.stream, values))
     }
 
-    /// Moves managed memory to where it will be used. Does not wait.
+    /// Moves managed memory to a device, or, for `None`, to the host. Does not wait.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     /// [`Managed`](crate::gpu::Managed).
     pub fn prefetch(&self, to: Option<usize>) -> Result<(), Error> {
         if self.bytes() > 0 {
-            // SAFETY: the range is that of the view.
+            // SAFETY: the range is the view's.
             unsafe { source::prefetch(self.address, self.bytes(), to, self.stream)? };
         }
         Ok(())
@@ -170,14 +170,14 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     /// [`Managed`](crate::gpu::Managed).
     pub fn advise(&self, advice: Advice) -> Result<(), Error> {
         if self.bytes() > 0 {
-            // SAFETY: the range is that of the view.
+            // SAFETY: the range is the view's.
             unsafe { source::advise(self.stream.context(), self.address, self.bytes(), advice)? };
         }
         Ok(())
     }
 
     /// Copies rows of the view into a slice. The shape is the number of values in a row and the number of rows; the pitches are the
-    /// values from the start of one row to the start of the next in the view, and in the slice. Waits.
+    /// distances in values between the starts of successive rows, in the view and in the slice. Waits.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Safety
     ///
-    /// The values must be there, or have room, until this returns.
+    /// `place` must hold the values, or have room for them, until this returns.
     unsafe fn copy_rows(&self, way: Way, place: *mut T, len: usize, rows: Rows) -> Result<(), Error> {
         rows.check(self.len, len)?;
         let (bytes, place) = (rows.bytes::<T>(), place.cast::<u8>());
@@ -208,7 +208,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         let (shape, pitches) =
             ([rows.width * size, rows.height], [rows.pitch * size, rows.host_pitch * size]);
         if self.backing.kind() == MemoryKind::Host {
-            // SAFETY: the shape was checked against both sides, which are there.
+            // SAFETY: the shape was checked against both sides, which are valid.
             unsafe { host::copy_rows(way, host::pointer(self.address), place, shape, pitches) };
             job.done(self.stream);
             return Ok(());
@@ -273,12 +273,12 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     }
 
     /// Copies all values from memory that the transfer keeps alive. Does not wait if that memory is pinned
-    /// ([`Pinned`](crate::gpu::Pinned), [`Registered`](crate::gpu::Registered)). For other memory, such as a `Vec`, the driver
-    /// may wait for all earlier work on the stream and then read the values before this returns, so that nothing overlaps.
+    /// ([`Pinned`](crate::gpu::Pinned), [`Registered`](crate::gpu::Registered)). For other memory, such as a `Vec`, the driver may wait
+    /// for all earlier work on the stream and read the values before this returns, so that nothing overlaps.
     ///
     /// # Errors
     ///
-    /// [`Error::Length`], or the error of the driver. The memory is dropped in that case.
+    /// [`Error::Length`], or the error of the driver. An error drops the memory.
     pub fn copy_from_async<O>(&mut self, values: O) -> Result<Transfer<O>, Error>
     where
         O: StableDeref + Deref<Target = [T]> + 'static,
@@ -290,9 +290,8 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         Ok(Transfer::new(self.0.stream, values))
     }
 
-    /// Copies all values from a view of the same length, of any device or of the host. If the streams differ, events keep
-    /// the order. Does not wait, unless one of the two is [`MemoryKind::Host`]: such a copy is done when this returns, and
-    /// a stream that is being captured refuses it.
+    /// Copies all values from a view of the same length, on any device or the host. If the streams differ, events order them. Does not
+    /// wait, unless either memory is [`MemoryKind::Host`]: such a copy is done when this returns, and fails on a captured stream.
     ///
     /// # Errors
     ///
@@ -319,7 +318,7 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
             unsafe { host::copy(job, here, places.0, places.1, bytes) };
         } else {
             let is_pageable = on_host.contains(&true);
-            // The stream of the host cannot do what the driver does. Ordinary memory is waited for below.
+            // The host's stream cannot run driver work. The code below waits for copies of ordinary memory.
             let here = if here.is_host() && on_host[1] { there } else { here };
             if is_pageable && here.is_capturing()? {
                 return Err(
@@ -334,7 +333,7 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
                 None => None,
             };
             job.submit(here, || match contexts {
-                // SAFETY: both ranges belong to live buffers, of these contexts' devices, and have the same length.
+                // SAFETY: both ranges belong to live buffers on these contexts' devices and have the same length.
                 Some([there, other]) => unsafe {
                     let (to, from) = (self.0.address, from.address);
                     call!(cuMemcpyPeerAsync(to, other.raw(), from, there.raw(), bytes, here.raw()))

@@ -1,4 +1,4 @@
-//! The memory of all devices and of the host behind one front.
+//! A single interface to the memory of all devices and of the host.
 //!
 //! ```text
 //!  MemoryManager   a pool for each kind of memory, on each device
@@ -23,26 +23,26 @@ use crate::units::debug;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::sync::Arc;
 
-/// Options of a [`MemoryManager`]. With the feature `serde` they can be kept in a file.
+/// Options of a [`MemoryManager`]. With feature `serde`, a program can store them in a file.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct ManagerOptions {
-    /// The pool of each device's own memory.
+    /// Options for the pool of each device's own memory.
     pub device: PoolOptions,
-    /// The two pools of managed memory of each device: one for ordinary and one for read-mostly memory. Together
-    /// they reserve no more than the device's memory.
+    /// Options for each device's two pools of managed memory: one for ordinary and one for read-mostly memory. Together they reserve no
+    /// more than the device's memory.
     pub managed: PoolOptions,
-    /// The pool of pinned memory, which all devices share.
+    /// Options for the pool of pinned memory, which all devices share.
     pub pinned: PoolOptions,
-    /// The most bytes that the process may pin; `None` for a quarter of the system's memory.
+    /// The most bytes that the process may pin; `None` for the default of [`Pinned::limit`].
     pub pinned_limit: Option<usize>,
-    /// The pool of ordinary host memory.
+    /// Options for the pool of ordinary host memory.
     pub host: PoolOptions,
     /// The most bytes of ordinary host memory; `None` for no limit.
     pub host_limit: Option<usize>,
-    /// The table that selects the memory for requests that name none, searched from the top: the first row that fits a request
-    /// decides. A row has the accesses that it applies to (none for all), the largest request in bytes that it applies to (`None`
-    /// for all), and where such requests go: to the first kind of memory that has room. The last row must fit every request.
+    /// The table that selects the memory for requests that name none: the first row from the top that matches a request decides. A row
+    /// has the accesses that it applies to (empty for all), the largest request in bytes that it applies to (`None` for all), and its
+    /// targets: the request goes to the first kind of memory that has room. The last row must match every request.
     ///
     /// | access | bytes | default |
     /// | --- | --- | --- |
@@ -51,20 +51,18 @@ pub struct ManagerOptions {
     /// | unknown | up to 64 KiB | pinned, device, managed, host |
     /// | any | any | device, managed, pinned, host |
     pub rules: Vec<(Vec<Access>, Option<usize>, Vec<MemoryKind>)>,
-    /// How many accesses must have been measured before they count. The default is 32.
+    /// The least number of measured accesses that counts. The default is 32.
     pub least_touches: u64,
-    /// The share of accesses, above 0.5 and up to 1, that the host or the device must have so that the memory
-    /// belongs there. The default is 0.75.
+    /// The share of accesses, above 0.5 and up to 1, from which memory belongs to the host or the device. The default is 0.75.
     pub share: f64,
-    /// Whether [`Access::Unknown`] is replaced by what was measured for buffers of the same call site. On by
-    /// default.
+    /// Whether the accesses measured for buffers of the same call site replace [`Access::Unknown`]. On by default.
     pub revise: bool,
-    /// Whether requests for a device that was lost are satisfied from [`ManagerOptions::host`], by [`Chain::after_loss`](crate::pool::Chain::after_loss). Off by default.
+    /// Whether the pool of ordinary host memory satisfies requests for a lost device, by
+    /// [`Chain::after_loss`](crate::pool::Chain::after_loss). Off by default.
     pub after_loss: bool,
 }
 
-/// Allocates from a pool for each kind of memory, on each of several devices; a table selects the pool for each
-/// request.
+/// A set of pools, one for each kind of memory on each device, and a table that selects the pool for each request.
 ///
 /// A device's own memory is [`Virtual`] if the device supports that, else [`DeviceMemory`].
 ///
@@ -122,7 +120,7 @@ impl DeviceStores {
         Ok(Self { context: context.clone(), stream: Stream::new(context)?, own, managed })
     }
 
-    /// Returns the bytes of the longest request that the device's own memory has room for; 0 if its driver does not tell.
+    /// Returns the length in bytes of the longest request for which the device's own memory has room; 0 if the driver fails.
     fn available(&self) -> usize {
         let mut most = 0;
         self.own.each_pool(&mut |pool| most = most.max(pool.available(self.stream.id()).unwrap_or(0)));
@@ -135,7 +133,7 @@ impl DeviceStores {
 }
 
 impl MemoryManager {
-    /// Makes a manager with one set of pools per context. The pools reserve nothing yet.
+    /// Makes a manager with one set of pools per context, without any reserved memory.
     ///
     /// # Errors
     ///
@@ -163,9 +161,9 @@ impl MemoryManager {
         })
     }
 
-    /// Allocates a buffer of `len` zeros of this kind of memory, or of the one that the policy selects (`None`), for
-    /// work on the manager's stream of the device that has most room for a request. Does not wait. O(blocks · log blocks) and a driver call
-    /// for each device, if there are several.
+    /// Allocates a buffer of `len` zeros in this kind of memory, or, for `None`, in the kind that the policy selects. Its stream is the
+    /// manager's stream of the device with the most room for a request. Does not wait. O(blocks · log blocks) and a driver call for each
+    /// device, if there are several.
     ///
     /// # Errors
     ///
@@ -180,20 +178,20 @@ impl MemoryManager {
         let request = self.request().memory(kind).access(access);
         let roomiest = match self.devices.as_slice() {
             [only] => Some(only),
-            // The first one of those that have as much.
+            // Among equals, the first one.
             several => several.iter().rev().max_by_key(|device| device.available()),
         };
         let device = roomiest.ok_or(Error::NoContext)?;
         Buffer::zeros(&request, len, &device.stream)
     }
 
-    /// Starts a request with more options. It is the allocator for [`Buffer`]'s functions.
+    /// Starts a request with more options, which is an allocator for [`Buffer`]'s functions.
     #[track_caller]
     pub fn request(&self) -> MemoryRequest<'_> {
         MemoryRequest::new(self, core::panic::Location::caller())
     }
 
-    /// Returns the manager's own stream of each device, in the order of the contexts.
+    /// Returns the manager's stream for each device, in the order of the contexts.
     pub fn streams(&self) -> impl Iterator<Item = &Stream> {
         self.devices.iter().map(|device| &device.stream)
     }
@@ -202,7 +200,7 @@ impl MemoryManager {
         self.devices.iter().flat_map(DeviceStores::stores).chain([&self.pinned, &self.host])
     }
 
-    /// Returns the pools, each with its own facts and figures.
+    /// Returns all pools, for queries about their memory and statistics.
     pub fn pools(&self) -> Vec<&dyn AnyPool> {
         let mut pools = Vec::new();
         self.stores().for_each(|store| store.each_pool(&mut |pool| pools.push(pool)));

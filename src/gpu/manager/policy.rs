@@ -38,8 +38,7 @@ impl ManagerOptions {
     ///
     /// # Errors
     ///
-    /// [`Error::PolicyNotTotal`], [`Error::PolicyNoTarget`] or [`Error::PolicyShare`], for the first thing that is
-    /// wrong.
+    /// [`Error::PolicyNotTotal`], [`Error::PolicyNoTarget`] or [`Error::PolicyShare`], for the first problem found.
     pub fn check(&self) -> Result<(), Error> {
         if !self.rules.last().is_some_and(|(access, up_to, _)| access.is_empty() && up_to.is_none()) {
             return Err(Error::PolicyNotTotal);
@@ -53,7 +52,7 @@ impl ManagerOptions {
         Ok(())
     }
 
-    /// Returns the targets for a request of `bytes` bytes, in order of preference; empty if no row fits. O(rules).
+    /// Returns the targets for a request of `bytes` bytes, in order of preference; empty if no row matches. O(rules).
     pub fn targets(&self, bytes: usize, access: Access) -> &[MemoryKind] {
         let mut fitting = self.rules.iter().filter(|(of, up_to, _)| {
             (of.is_empty() || of.contains(&access)) && up_to.is_none_or(|up_to| bytes <= up_to)

@@ -12,21 +12,22 @@ use core::ops::Add;
 /// A live buffer that should move to other memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recommendation {
-    /// The call site that requested it.
+    /// The call site that requested the buffer.
     pub site: Site,
-    /// Its device address.
+    /// The buffer's device address.
     pub address: usize,
-    /// Its length in bytes.
+    /// The buffer's length in bytes.
     pub bytes: usize,
-    /// The memory that it lies in.
+    /// The kind of memory that contains the buffer.
     pub from: MemoryKind,
-    /// The memory that the policy would select for it.
+    /// The kind of memory that the policy would select for it.
     pub to: MemoryKind,
-    /// How it was requested. [`Access::ReadOnly`] means that the host keeps changing it nevertheless.
+    /// The access declared in the request. [`Access::ReadOnly`] here means that the host keeps changing the buffer anyway.
     pub declared: Access,
-    /// How it is used: [`Access::HostHeavy`] or [`Access::Random`], as [`Policy::judge`](super::ManagerOptions::judge) says.
+    /// The measured access: [`Access::HostHeavy`] or [`Access::Random`], as judged by
+    /// [`ManagerOptions::judge`](super::ManagerOptions::judge).
     pub measured: Access,
-    /// The accesses that were counted.
+    /// The counted accesses.
     pub usage: Usage,
 }
 
@@ -55,16 +56,15 @@ impl MemoryManager {
         PoolStats { copies, ..all }
     }
 
-    /// Releases all memory that no buffer uses to the system. Freed blocks that wait for work on other streams stay. Returns the bytes
-    /// that went back; [`MemoryManager::pools`] tells them by pool. Most drivers wait for the stream of the memory that goes back.
+    /// Releases all memory that no buffer uses to the system, except freed blocks that wait for work on other streams. Returns the number
+    /// of released bytes; [`MemoryManager::pools`] shows them by pool. Most sources wait for the stream of the released memory.
     /// O(segments · log segments).
     pub fn cleanup(&self) -> usize {
         self.pools().into_iter().map(|pool| pool.trim(0)).sum()
     }
 
-    /// Lists the live buffers that should move to other memory, judged by their counted accesses, with those first
-    /// that copied most bytes to and from the host. [`Buffer::migrate`](crate::gpu::Buffer::migrate) moves a
-    /// buffer. O(buffers · log buffers).
+    /// Lists the live buffers that should move to other memory, judged by their counted accesses, those with the most bytes copied to and
+    /// from the host first. [`Buffer::migrate`](crate::gpu::Buffer::migrate) moves a buffer. O(buffers · log buffers).
     pub fn recommendations(&self) -> Vec<Recommendation> {
         let policy = &self.options;
         let mut found: Vec<Recommendation> = Vec::new();
@@ -73,7 +73,7 @@ impl MemoryManager {
             let is_changed = usage.host_changes() >= policy.least_touches.max(2);
             let (declared, measured) = (record.access, policy.judge(&usage));
             match measured {
-                // Reads by the host are what read-only memory is for.
+                // Read-only memory is made for reads by the host.
                 Access::HostHeavy if declared != Access::ReadOnly || is_changed => {}
                 Access::Random => {}
                 _ => continue,
@@ -83,7 +83,7 @@ impl MemoryManager {
                 continue;
             };
             let settled = [to, record.kind].map(|kind| match kind {
-                // Read-mostly copies are as good for every reader as the device's own memory.
+                // For every reader, read-mostly copies are as good as the device's own memory.
                 MemoryKind::ReadMostly if measured == Access::Random => MemoryKind::Device,
                 kind => kind,
             });

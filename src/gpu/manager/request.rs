@@ -1,4 +1,4 @@
-//! Requests to a manager, and how they are satisfied.
+//! Requests to a manager, and how it satisfies them.
 
 use super::{DeviceStores, MemoryManager, Store};
 use crate::gpu::buffer::{Backer, Backing, Memory};
@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub struct MemoryRequest<'m> {
     manager: &'m MemoryManager,
     site: Site,
-    /// `None` for what the policy selects.
+    /// `None` for the policy's choice.
     memory: Option<MemoryKind>,
     access: Access,
     fallback: Option<Vec<MemoryKind>>,
@@ -40,29 +40,29 @@ impl<'m> MemoryRequest<'m> {
         Self { manager, site, memory: None, access: Access::Unknown, fallback: None }
     }
 
-    /// Names the memory. The default is `None`: what the manager's [`rules`](super::ManagerOptions::rules) select.
+    /// Sets the kind of memory. The default is `None`: the choice of the manager's [`rules`](super::ManagerOptions::rules).
     #[must_use]
     pub fn memory(mut self, kind: impl Into<Option<MemoryKind>>) -> Self {
         self.memory = kind.into();
         self
     }
 
-    /// Says how the memory will be used. The default is [`Access::Unknown`].
+    /// Declares how the memory will be used. The default is [`Access::Unknown`].
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// Sets the other kinds of memory to try, in this order, when the first has no room or the device lacks it. By
-    /// default, these are the policy's further kinds, and none if a kind was named.
+    /// Sets the other kinds of memory to try, in this order, when the first has no room or the device lacks it. By default, these are the
+    /// policy's further kinds, or none if the request names a kind.
     #[must_use]
     pub fn fallback(mut self, kinds: &[MemoryKind]) -> Self {
         self.fallback = Some(kinds.to_vec());
         self
     }
 
-    /// Returns the kinds of memory that a request of `bytes` bytes would try, in order, each once. O(rules).
+    /// Returns the kinds of memory that a request of `bytes` bytes would try, in order, without duplicates. O(rules).
     pub fn targets(&self, bytes: usize) -> Vec<MemoryKind> {
         let policy = &self.manager.options;
         let mut targets = match self.memory {
@@ -92,8 +92,8 @@ impl<'m> MemoryRequest<'m> {
 debug!([] MemoryRequest<'_>, |self| site: self.site, memory: self.memory, access: self.access, fallback: self.fallback);
 
 impl Backer for MemoryRequest<'_> {
-    /// Allocates from the first of [`MemoryRequest::targets`] that has room; each pool tries everything it can before the
-    /// next one is asked. O(1) besides that.
+    /// Allocates from the first of [`MemoryRequest::targets`] that has room; each pool tries everything it can before the next one gets
+    /// the request. O(1) besides that.
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
         let device = self.device(stream)?;
         let manager = self.manager;
@@ -107,7 +107,7 @@ impl Backer for MemoryRequest<'_> {
         if manager.options.after_loss {
             chain = chain.after_loss(&manager.host, Stream::host());
         }
-        // Blocks start at granules of 256 bytes, which is the alignment that buffers need.
+        // Blocks start at granules of 256 bytes, as the alignment of buffers requires.
         let block = chain.allocate(bytes, 1, stream)?;
         let found = stores.into_iter().find(|(_, store)| store.pool_of(&block).is_some());
         let (kind, store) = found.unwrap_or((MemoryKind::Host, &manager.host));
@@ -117,7 +117,7 @@ impl Backer for MemoryRequest<'_> {
         let placed = ManagedBlock { block, registry: registry.clone(), record };
         if kind == MemoryKind::ReadMostly {
             let advice = Advice::ReadMostly(true);
-            // SAFETY: the block is owned here, and is freed after an error.
+            // SAFETY: this function owns the block, which is freed after an error.
             unsafe { source::advise(&device.context, address as u64, bytes, advice)? };
         }
         Ok(Memory::other(placed))
@@ -131,7 +131,7 @@ struct ManagedBlock {
     record: Arc<Record>,
 }
 
-// SAFETY: it is the block of the pool, which keeps these promises.
+// SAFETY: the pool's block keeps these promises.
 unsafe impl Backing for ManagedBlock {
     fn address(&self) -> usize {
         Backing::address(&self.block)
@@ -163,7 +163,7 @@ unsafe impl Backing for ManagedBlock {
 }
 
 impl Drop for ManagedBlock {
-    /// The block is freed after this, as a field.
+    /// Removes the record; the field's drop then frees the block.
     fn drop(&mut self) {
         self.registry.leave(&self.record);
     }

@@ -11,29 +11,28 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 const POSIX: HandleType = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// A range of virtual memory, described by the pieces of physical memory that it lies in. The descriptors are sent
-/// to another process through a Unix socket, together with the numbers. The memory lives as long as anything refers
-/// to it: the exporter's buffer, a descriptor, or a process that has mapped it.
+/// A range of virtual memory, described by the pieces of physical memory that contain it. Send the descriptors and the numbers to another
+/// process through a Unix socket. The memory lives for as long as anything refers to it: the exporter's buffer, a descriptor, or a
+/// process that has mapped it.
 #[derive(Debug)]
 pub struct SharedMemory {
-    /// The pieces, in the order of their addresses: the descriptor with which other processes open each, which keeps its memory
+    /// The pieces, in the order of their addresses: each piece's descriptor, which opens it in other processes and keeps its memory
     /// alive, and its length in bytes.
     pub pieces: Vec<(OwnedFd, usize)>,
-    /// Where the range begins, in bytes from the start of the first piece.
+    /// Offset of the range from the start of the first piece, in bytes.
     pub offset: usize,
     /// Length of the range in bytes.
     pub bytes: usize,
 }
 
 impl<T: DeviceRepr + Copy> Buffer<T> {
-    /// Exports the memory as file descriptors, with which other processes, and this one, can map it
-    /// ([`Buffer::map`]). They get access to whole pieces, which contain other blocks of the segment too if the buffer is one of a
-    /// pool. Does not wait: the caller must make sure that the work on the buffer is done before others use it. O(pieces of the
-    /// segment).
+    /// Exports the memory as file descriptors, with which this and other processes can map it ([`Buffer::map`]). They get access to whole
+    /// pieces, which, in a pool, contain other blocks of the segment too. Does not wait: the caller must ensure that the work on the
+    /// buffer is done before other processes use it. O(pieces of the segment).
     ///
     /// # Errors
     ///
-    /// [`Error::NotShareable`] if the source was not made by [`Virtual::shareable`](crate::gpu::Virtual::shareable), or the error of
+    /// [`Error::NotShareable`] if the source does not come from [`Virtual::shareable`](crate::gpu::Virtual::shareable), or the error of
     /// the driver.
     pub fn share(&self) -> Result<SharedMemory, Error> {
         let pieces = self.backing().pieces().ok_or(Error::NotShareable)?;
@@ -58,7 +57,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
     }
 }
 
-/// Exports the physical memory that is mapped at an address.
+/// Exports the physical memory mapped at an address.
 fn export(address: u64) -> Result<OwnedFd, SourceError> {
     let mut handle = 0;
     // SAFETY: the output has the type that the function writes; physical memory is mapped there.
@@ -66,10 +65,10 @@ fn export(address: u64) -> Result<OwnedFd, SourceError> {
         call!(cuMemRetainAllocationHandle(&mut handle, ptr::with_exposed_provenance_mut(address as usize)))?
     };
     let mut descriptor = -1i32;
-    // SAFETY: the handle was retained above, and the place is one for a descriptor.
+    // SAFETY: the handle was retained above, and the output has room for a descriptor.
     let exported =
         unsafe { call!(cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, POSIX, 0)) };
-    // SAFETY: as above; the memory stays as long as it is mapped.
+    // SAFETY: as above; the memory stays for as long as it is mapped.
     let released = unsafe { call!(cuMemRelease(handle)) };
     exported?;
     // SAFETY: the driver opened the descriptor for its caller, who owns it.
@@ -77,7 +76,7 @@ fn export(address: u64) -> Result<OwnedFd, SourceError> {
     released.map(|()| descriptor)
 }
 
-/// A range of reserved addresses, of which the first bytes are mapped.
+/// A range of reserved addresses whose first bytes are mapped.
 struct Range {
     context: Context,
     start: u64,
@@ -86,7 +85,7 @@ struct Range {
 }
 
 impl Range {
-    /// Maps a piece behind those that are already mapped.
+    /// Maps a piece after the mapped ones.
     fn map(&mut self, descriptor: &OwnedFd, bytes: usize) -> Result<(), SourceError> {
         let descriptor = ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
         let mut handle = 0;
@@ -98,7 +97,7 @@ impl Range {
         if mapped.is_ok() {
             self.mapped += bytes;
         }
-        // SAFETY: imported above. The memory stays as long as it is mapped.
+        // SAFETY: imported above. The memory stays for as long as it is mapped.
         let released = unsafe { call!(cuMemRelease(handle)) };
         mapped.and(released)
     }
@@ -113,7 +112,7 @@ impl Drop for Range {
             // SAFETY: mapped by `map`; all work on it is done.
             let _ = unsafe { call!(cuMemUnmap(start, mapped)) };
         }
-        // SAFETY: `Buffer::map` reserved this many bytes, and nothing is mapped there any more.
+        // SAFETY: `Buffer::map` reserved this many bytes, and nothing is mapped there now.
         let _ = unsafe { call!(cuMemAddressFree(start, bytes)) };
     }
 }
@@ -123,12 +122,12 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Values`], [`Error::Range`], or the error of the driver, for example if a descriptor was
-    /// not exported by it or a piece has a different length.
+    /// [`Error::Values`], [`Error::Range`], or the error of the driver, for example if the driver did not export a descriptor or a piece
+    /// has a different length.
     ///
     /// # Safety
     ///
-    /// The memory must hold values of `T`, and all of its users must order their accesses among themselves.
+    /// The memory must hold values of `T`, and all its users must order their accesses among themselves.
     pub unsafe fn map(shared: &SharedMemory, stream: &Stream) -> Result<Self, Error> {
         let SharedMemory { ref pieces, offset, bytes } = *shared;
         let len = values::<T>(bytes, offset)?;
@@ -146,8 +145,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         // SAFETY: the range is mapped, and the pointer is to a value of the same layout.
         unsafe { call!(cuMemSetAccess(start, total, (&raw const access).cast(), 1))? };
         let address = start as usize + offset;
-        // SAFETY: the range stays mapped as long as `range` exists; the caller guarantees the order with other
-        // users.
+        // SAFETY: the range stays mapped for as long as `range` exists; the caller guarantees the order with other users.
         unsafe {
             let backing = Foreign::new(range, address, bytes, stream);
             Ok(Self::from_memory(Memory::other(backing), len, stream))

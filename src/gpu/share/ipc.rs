@@ -9,11 +9,11 @@ use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUipcMemHandle;
 
 impl<T: DeviceRepr + Copy> Buffer<T> {
-    /// Exports a handle with which other processes on the same machine open the memory ([`Buffer::open`]): plain bytes, which may be
-    /// sent in any way, of the driver's handle, the offset of the values and their length, both as little-endian `u64`. They get access to the whole
-    /// allocation that contains it: in a pool, a segment with all its blocks. The memory lives until this buffer or
-    /// its pool gives it back, which must happen after every other process has closed it. Does not wait: the caller
-    /// must make sure that the work on the buffer is done before others use it.
+    /// Exports a handle with which other processes on the same machine open the memory ([`Buffer::open`]): plain bytes, to send in any
+    /// way, that hold the driver's handle, the offset of the values and their length, the latter two as little-endian `u64`. The
+    /// processes get access to the whole allocation that contains the memory: in a pool, a segment with all its blocks. The memory lives
+    /// until this buffer or its pool releases it, which must happen after every other process has closed it. Does not wait: the caller
+    /// must ensure that the work on the buffer is done before others use it.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
     }
 }
 
-/// An allocation of another process that is open in this one.
+/// Another process's allocation, open in this one.
 struct Opened {
     context: Context,
     start: u64,
@@ -53,13 +53,12 @@ impl Drop for Opened {
 }
 
 impl<T: DeviceRepr + Copy> Buffer<T> {
-    /// Opens memory that another process has exported, for work on `stream`. The same allocation may be opened
-    /// several times.
+    /// Opens memory that another process exported, for work on `stream`. A process may open an allocation several times.
     ///
     /// # Errors
     ///
-    /// [`Error::Values`], [`Error::Range`], or the error of the driver: for an invalid handle, for memory
-    /// that no longer exists, and for the process's own memory, which it cannot open.
+    /// [`Error::Values`], [`Error::Range`], or the error of the driver: for an invalid handle, for memory that no longer exists, or for
+    /// the process's own memory, which it cannot open.
     ///
     /// # Safety
     ///
@@ -78,12 +77,11 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         unsafe { call!(cuIpcOpenMemHandle_v2(&mut start, raw, LAZY_ENABLE_PEER_ACCESS))? };
         let opened = Opened { context: context.clone(), start };
         let mut shared = 0;
-        // SAFETY: the output has the type that the function writes; null is allowed for outputs that are not
-        // needed.
+        // SAFETY: the output has the type that the function writes; null is allowed for unneeded outputs.
         unsafe { call!(cuMemGetAddressRange_v2(ptr::null_mut(), &mut shared, start))? };
         within(offset, bytes, shared)?;
         let address = start as usize + offset;
-        // SAFETY: the caller guarantees that the memory exists; it is open as long as `opened` is.
+        // SAFETY: the caller guarantees that the memory exists; it is open for as long as `opened` exists.
         unsafe {
             let backing = Foreign::new(opened, address, bytes, stream);
             Ok(Self::from_memory(Memory::other(backing), len, stream))

@@ -1,9 +1,9 @@
-//! Memory shared between processes, and with other libraries.
+//! Memory shared with other processes and libraries.
 //!
 //! ```text
-//!  Buffer::export names a range of a device's memory with bytes that may be sent in any way
-//!  DlTensor       a tensor in the form of DLPack, which other libraries take and give
-//!  SharedMemory   virtual memory as file descriptors, which are sent through a socket; not on Windows
+//!  Buffer::export  bytes that name a range of a device's memory, to send in any way
+//!  DlTensor        a DLPack tensor, for exchange with other libraries
+//!  SharedMemory    virtual memory as file descriptors, to send through a socket; not on Windows
 //! ```
 
 #[cfg(unix)]

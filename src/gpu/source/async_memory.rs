@@ -9,16 +9,16 @@ use crate::units::debug;
 use core::ptr;
 use cudarc::driver::sys::{CUmemPool_attribute as Attribute, CUmemoryPool};
 
-/// A device's memory in stream order (`cuMemAllocFromPoolAsync`), from its own memory pool of the driver. Neither
-/// reserving a segment nor giving it back waits.
+/// A device's memory in stream order (`cuMemAllocFromPoolAsync`), from its own memory pool of the driver. Neither reserving nor releasing
+/// a segment waits.
 ///
-/// Whenever the host waits for something, the driver's pool gives unused memory back to the device, down to the
-/// *release threshold*. The driver's default of 0 makes the next allocation of 1 GiB twenty thousand times slower.
-/// This source keeps everything unless [`AsyncMemory::with_release_threshold`] says otherwise.
+/// Whenever the host synchronizes, the driver's pool releases unused memory to the device, down to the *release threshold*. The driver's
+/// default of 0 makes the next allocation of 1 GiB twenty thousand times slower. This source keeps all its memory unless
+/// [`AsyncMemory::with_release_threshold`] says otherwise.
 pub struct AsyncMemory {
     context: Context,
     pool: CUmemoryPool,
-    /// Whether the driver's pool ends with this value.
+    /// Whether dropping this value destroys the driver's pool.
     is_own: bool,
     name: String,
 }
@@ -39,7 +39,7 @@ impl AsyncMemory {
         Self::with_release_threshold(context, u64::MAX)
     }
 
-    /// Makes a pool that gives unused memory beyond `bytes` bytes back to the device when the host waits.
+    /// Makes a pool that releases unused memory beyond `bytes` bytes to the device when the host synchronizes.
     ///
     /// # Errors
     ///
@@ -59,12 +59,12 @@ impl AsyncMemory {
         Ok(memory)
     }
 
-    /// Makes a source of a pool of the driver that another library uses as well, such as the device's default pool, whose
-    /// options stay as they are.
+    /// Makes a source from a driver pool that another library uses too, such as the device's default pool. The pool's options do not
+    /// change.
     ///
     /// # Safety
     ///
-    /// The pool must be one of the context's device, and must exist as long as this source.
+    /// The pool must belong to the context's device, and must exist for as long as this source.
     pub unsafe fn from_raw(context: &Context, pool: CUmemoryPool) -> Self {
         let name = format!("shared pool of device {}", context.device().ordinal);
         Self { context: context.clone(), pool, is_own: false, name }
@@ -84,7 +84,7 @@ impl AsyncMemory {
         Ok(value)
     }
 
-    /// Returns the bytes that the driver's pool holds, used or not.
+    /// Returns the number of bytes that the driver's pool holds, used or not.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl AsyncMemory {
         self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
     }
 
-    /// Returns the bytes of the driver's pool that are in segments.
+    /// Returns the number of bytes of the driver's pool that are in segments.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ debug!([] AsyncMemory, |self| context: self.context);
 impl Drop for AsyncMemory {
     fn drop(&mut self) {
         if self.is_own && !self.context.is_lost() {
-            // Without it the call would spoil a capture of another stream.
+            // Without this, the call would spoil a capture of another stream.
             let _bound = self.context.enter_relaxed();
             // SAFETY: `new` made the pool, and the driver keeps memory that is still in use. A drop cannot report an
             // error.
@@ -147,7 +147,7 @@ impl Drop for AsyncMemory {
 unsafe impl Source for AsyncMemory {
     describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice, of: self.context);
 
-    /// Returns the device's memory; what the pool keeps without using it counts as free.
+    /// Returns the device's memory; the pool's unused memory counts as free.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let Capacity { total, free } = self.context.capacity()?;
         let kept = usize::try_from(self.reserved()?.saturating_sub(self.used()?)).unwrap_or(0);
@@ -157,8 +157,8 @@ unsafe impl Source for AsyncMemory {
     fn reserve(&self, bytes: usize, stream: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemAllocFromPoolAsync", bytes, PAGE)?;
         let _bound = self.context.enter_relaxed()?;
-        // On a captured stream the allocation would become a part of the graph, made anew at every launch, and the host's stream is
-        // no queue of the device.
+        // On a captured stream, the allocation would become part of the graph and repeat at every launch, and the host's stream is not a
+        // queue of the device.
         let aside = if stream.is_host() || stream.is_capturing()? {
             Some(Stream::new(&self.context).map_err(|error| error.of_driver("cuStreamCreate"))?)
         } else {
@@ -169,7 +169,7 @@ unsafe impl Source for AsyncMemory {
         // SAFETY: the output has the type that the function writes; pool and stream are alive.
         unsafe { call!(cuMemAllocFromPoolAsync(&mut address, bytes, self.pool, on.raw()))? };
         let made = segment("cuMemAllocFromPoolAsync", address, bytes);
-        // The memory may be used by every stream once this one has got it.
+        // Every stream may use the memory once this one has allocated it.
         match aside.map_or(Ok(()), |aside| aside.synchronize()) {
             Ok(()) => made,
             Err(error) => {
@@ -182,7 +182,7 @@ unsafe impl Source for AsyncMemory {
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         let _bound = self.context.enter_relaxed()?;
-        // SAFETY: `reserve` handed the segment out, and all work on it comes before this in the stream's order.
+        // SAFETY: `reserve` allocated the segment, and all work on it comes before this in the stream's order.
         unsafe { call!(cuMemFreeAsync(segment.address.get() as u64, stream.raw())) }
     }
 }

@@ -5,8 +5,7 @@ use crate::gpu::{Context, Stream, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
 
-/// A device's memory from `cuMemAlloc`, in segments of whole 2 MiB pages. Giving a segment back waits for the
-/// stream.
+/// A device's memory from `cuMemAlloc`, in segments of whole 2 MiB pages. Releasing a segment waits for the stream.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Context,
@@ -20,7 +19,7 @@ impl DeviceMemory {
     }
 }
 
-// SAFETY: the driver allocates each range once, aligned; it stays until `cuMemFree`.
+// SAFETY: the driver allocates each range once, aligned; the range stays valid until `cuMemFree`.
 unsafe impl Source for DeviceMemory {
     describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice, of: self.context);
 
@@ -40,7 +39,7 @@ unsafe impl Source for DeviceMemory {
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         let _bound = self.context.enter_relaxed()?;
-        // SAFETY: reserved by `reserve`; all work on it is done.
+        // SAFETY: `reserve` allocated the segment, and all work on it is done.
         unsafe { call!(cuMemFree_v2(segment.address.get() as u64)) }
     }
 }

@@ -11,10 +11,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 /// Granularity of segments in bytes.
 const GRANULARITY: usize = 64 << 10;
 
-/// Ordinary host memory, from the program's allocator. No device can access it. The driver passes copies to and
-/// from it through pinned memory of its own, and the host waits for them. Giving a segment back waits for the stream.
+/// Ordinary host memory, from the program's allocator. No device can access it. The driver stages copies to and from it in internal
+/// pinned memory, and the host waits for them. Releasing a segment waits for the stream.
 ///
-/// With [`Stream::host`](crate::gpu::Stream::host) no driver is needed.
+/// With [`Stream::host`](crate::gpu::Stream::host), it needs no driver.
 #[derive(Debug)]
 pub struct HostMemory {
     limit: usize,
@@ -37,7 +37,7 @@ fn layout(bytes: usize) -> Option<Layout> {
 unsafe impl Source for HostMemory {
     describe!(|self| "host", cpu_visible: true, Capabilities::empty(), granularity: GRANULARITY, alignment: ALIGNMENT);
 
-    /// Returns the limit and what is left of it.
+    /// Returns the limit and the unreserved part of it.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let total = self.limit;
         Ok(Capacity { total, free: total.saturating_sub(self.reserved.load(Ordering::Relaxed)) })
@@ -49,7 +49,7 @@ unsafe impl Source for HostMemory {
         let layout = layout(bytes).ok_or(full)?;
         let fits = |reserved: usize| reserved.checked_add(bytes).filter(|&sum| sum <= self.limit);
         self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| full)?;
-        // SAFETY: the layout is not empty, as was checked.
+        // SAFETY: the layout is not empty, as `check_size` ensures.
         let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
         if pointer.is_null() {
             self.reserved.fetch_sub(bytes, Ordering::Relaxed);
@@ -71,7 +71,7 @@ unsafe impl Source for HostMemory {
     /// Copies with the CPU, after waiting for the stream.
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
-        // SAFETY: the caller guarantees both ranges, which are of this source.
+        // SAFETY: the caller guarantees both ranges, which belong to this source.
         unsafe {
             ptr::copy_nonoverlapping(
                 ptr::with_exposed_provenance::<u8>(from),

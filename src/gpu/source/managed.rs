@@ -13,26 +13,25 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advice {
-    /// It is read much and written rarely, so every reader may have a copy; `false` withdraws the advice.
+    /// The memory is mostly read and rarely written, so every reader may have a copy; `false` withdraws the advice.
     ReadMostly(bool),
-    /// It is best kept at this location; `None` withdraws the advice.
+    /// The memory should stay at this location; `None` withdraws the advice.
     PreferredLocation(Option<Option<usize>>),
-    /// It is used from this location, so keep it mapped there.
+    /// This location uses the memory, so keep it mapped there.
     AccessedBy(Option<usize>),
-    /// It is no longer used from this location.
+    /// This location no longer uses the memory.
     NotAccessedBy(Option<usize>),
 }
 
-/// Managed memory, from `cuMemAllocManaged`: it has one address on host and device and moves to where it is used.
-/// Giving a segment back waits for the stream.
+/// Managed memory, from `cuMemAllocManaged`: host and device use the same address, and the memory moves to its user. Releasing a segment
+/// waits for the stream.
 ///
-/// [`Device::managed_memory`](crate::gpu::Device::managed_memory) tells whether the host may use it at the same time as the device. Where it may not, as on many
-/// integrated devices, `Managed<false>` is memory of the device that the CPU uses in turns with it, without a copy, inside
+/// [`Device::managed_memory`](crate::gpu::Device::managed_memory) says whether host and device may use it at the same time. If not, as on
+/// many integrated devices, `Managed<false>` is device memory that the CPU and the device use in turns, without a copy, inside
 /// [`Buffer::on_host`](crate::gpu::Buffer::on_host).
 ///
-/// A segment is refused if it is larger than the memory that the device has free at that moment, and a source and its
-/// clones together reserve no more bytes than the device has: managed memory beyond that works, but very slowly, and only
-/// [`Managed::up_to`] allows it.
+/// A reservation fails if the segment is larger than the device's free memory at that moment, and a source and its clones together
+/// reserve no more bytes than the device has: managed memory beyond that works, but very slowly, and only [`Managed::up_to`] allows it.
 #[derive(Clone, Debug)]
 pub struct Managed<const CONCURRENT: bool = true> {
     context: Context,
@@ -61,15 +60,15 @@ impl Managed<true> {
         Ok(Self::of(context))
     }
 
-    /// Sets the most bytes that this source and the clones that are made of it reserve. If these are more than the device has, its driver moves
-    /// pages to and from the host as they are used, and only the host's memory is a limit.
+    /// Sets the most bytes that this source and its later clones reserve together. If that is more than the device has, the driver moves
+    /// pages to and from the host on use, and only the host's memory is a limit.
     pub fn up_to(self, bytes: usize) -> Self {
         Self { most: bytes, ..self }
     }
 }
 
 impl Managed<false> {
-    /// Makes a source of memory that a device and the host use in turns. Any device that has managed memory will do.
+    /// Makes a source of memory that a device and the host use in turns, on any device with managed memory.
     ///
     /// ```no_run
     /// use allotment::gpu::{Buffer, Context, Managed, Stream};
@@ -94,12 +93,12 @@ impl<const CONCURRENT: bool> Managed<CONCURRENT> {
     }
 }
 
-/// Attaches managed memory to the host, so that the CPU may use it whatever devices do, or to all devices, in the order of `stream`.
-/// The driver refuses a range that is not all of what it allocated at once.
+/// Attaches managed memory to the host, so that the CPU may use it whatever the devices do, or to all devices, in the order of `stream`.
+/// The driver refuses a range other than a whole allocation.
 ///
 /// # Safety
 ///
-/// The contract of [`prefetch`], and no work but that of `stream` may use the memory until it is attached to all devices again.
+/// The contract of [`prefetch`], and only work on `stream` may use the memory until it is attached to all devices again.
 pub(in crate::gpu) unsafe fn attach(
     address: CUdeviceptr,
     bytes: usize,
@@ -113,7 +112,7 @@ pub(in crate::gpu) unsafe fn attach(
     unsafe { call!(cuStreamAttachMemAsync(stream.raw(), address, bytes, flags as u32)) }
 }
 
-/// Returns the device of this number, or host memory, for the newer functions and for the older ones.
+/// Returns a location for the newer functions and its number for the older ones: the device with this number, or host memory.
 fn location(device: Option<usize>) -> Result<(Place, i32), SourceError> {
     let Some(ordinal) = device else { return Ok((Place::HOST, -1)) };
     let error = SourceError::new(SourceErrorKind::Invalid, "a device's number");
@@ -121,11 +120,11 @@ fn location(device: Option<usize>) -> Result<(Place, i32), SourceError> {
     Ok((Place::device(ordinal), ordinal))
 }
 
-/// Moves managed memory to where it will be used, in the order of `stream`.
+/// Moves managed memory to a device or the host, in the order of `stream`.
 ///
 /// # Safety
 ///
-/// The caller must own the range and not have given it back. The driver refuses memory that is not managed.
+/// The caller must own the range and not have released it. The driver refuses memory that is not managed.
 pub(in crate::gpu) unsafe fn prefetch(
     address: CUdeviceptr,
     bytes: usize,
@@ -135,7 +134,7 @@ pub(in crate::gpu) unsafe fn prefetch(
     let _bound = stream.context().enter_relaxed()?;
     let (place, ordinal) = location(to)?;
     let code = if let Some(prefetch) = library::find::<Prefetch>("cuMemPrefetchAsync_v2") {
-        // SAFETY: the type is that of this function; the caller guarantees the range.
+        // SAFETY: the function has this type, and the caller guarantees the range.
         unsafe { prefetch(address, bytes, place, 0, stream.raw()) }
     } else if let Some(prefetch) = library::find::<OldPrefetch>("cuMemPrefetchAsync") {
         // SAFETY: as above.
@@ -150,7 +149,7 @@ pub(in crate::gpu) unsafe fn prefetch(
 ///
 /// # Safety
 ///
-/// The contract of [`prefetch`]: the caller must own the range and not have given it back.
+/// The contract of [`prefetch`]: the caller must own the range and not have released it.
 pub(in crate::gpu) unsafe fn advise(
     context: &Context,
     address: CUdeviceptr,
@@ -169,7 +168,7 @@ pub(in crate::gpu) unsafe fn advise(
     };
     let (place, ordinal) = location(at)?;
     let code = if let Some(advise) = library::find::<Advise>("cuMemAdvise_v2") {
-        // SAFETY: the type is that of this function; the caller guarantees the range.
+        // SAFETY: the function has this type, and the caller guarantees the range.
         unsafe { advise(address, bytes, advice, place) }
     } else if let Some(advise) = library::find::<OldAdvise>("cuMemAdvise") {
         // SAFETY: as above.
@@ -180,8 +179,8 @@ pub(in crate::gpu) unsafe fn advise(
     check("cuMemAdvise", code)
 }
 
-// SAFETY: the driver allocates each range once, aligned, and the CPU can use it until `cuMemFree`. `new` made sure
-// that it may do so while the device does, and what `in_turns` makes does not call it visible.
+// SAFETY: the driver allocates each range once, aligned, and the CPU can use it until `cuMemFree`. `new` ensures that it may do so at the
+// same time as the device, and a source from `in_turns` is not declared visible.
 unsafe impl<const CONCURRENT: bool> Source for Managed<CONCURRENT> {
     describe!(|self| "managed", cpu_visible: CONCURRENT, Capabilities::DMA, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice);
 
@@ -193,7 +192,8 @@ unsafe impl<const CONCURRENT: bool> Source for Managed<CONCURRENT> {
         CONCURRENT || stream.context().raw() == self.context.raw()
     }
 
-    /// Returns the most bytes in segments, and how many of them are in none and free on the device, if it has so many.
+    /// Returns the most bytes in segments, and the unreserved ones among them; if the limit is within the device's memory, only those
+    /// that are free on the device.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let Capacity { total, free } = self.context.capacity()?;
         let unreserved = self.most.saturating_sub(self.reserved.load(Ordering::Relaxed));
@@ -204,7 +204,7 @@ unsafe impl<const CONCURRENT: bool> Source for Managed<CONCURRENT> {
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemAllocManaged", bytes, PAGE)?;
         let fits = |reserved: usize| reserved.checked_add(bytes).filter(|&sum| sum <= self.most);
-        // Other memory of the device counts as well, also that of other programs.
+        // The device's other memory counts too, including other programs' memory.
         let is_free = self.most > self.context.device().memory || bytes <= self.context.capacity()?.free;
         if !is_free || self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
             return Err(SourceError::new(SourceErrorKind::OutOfMemory, "the device's memory"));
@@ -226,7 +226,7 @@ unsafe impl<const CONCURRENT: bool> Source for Managed<CONCURRENT> {
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         let _bound = self.context.enter_relaxed()?;
-        // SAFETY: reserved by `reserve`; all work on it is done.
+        // SAFETY: `reserve` allocated the segment, and all work on it is done.
         unsafe { call!(cuMemFree_v2(segment.address.get() as u64))? };
         self.reserved.fetch_sub(segment.bytes, Ordering::Relaxed);
         Ok(())
@@ -237,7 +237,7 @@ unsafe impl<const CONCURRENT: bool> Source for Managed<CONCURRENT> {
 mod tests {
     use super::*;
 
-    /// Drivers before CUDA 12.2 take a number, and -1 for the host.
+    /// Drivers before CUDA 12.2 take a number: -1 for the host.
     #[test]
     fn locations_have_numbers_for_older_drivers() {
         let numbers = [None, Some(0), Some(7)].map(|at| location(at).unwrap().1);

@@ -1,6 +1,6 @@
 //! Sources of segments, one file for each kind of memory.
 
-/// Describes a source, inside its `impl Source`: the items that are the same for every segment and ask no driver.
+/// Defines the items of an `impl Source` that are the same for every segment.
 macro_rules! describe {
     (|$this:ident| $name:expr, cpu_visible: $visible:expr, $capabilities:expr, granularity: $granularity:expr, alignment: $alignment:expr $(, copies: $direction:ident)? $(, of: $context:expr)?) => {
         type Stream = $crate::gpu::Stream;
@@ -94,7 +94,7 @@ const PAGE: usize = 2 << 20;
 /// pages, and [`segment`] checks the result.
 const ALIGNMENT: usize = 512;
 
-/// Makes a segment, unless the driver returned an address that is not aligned.
+/// Makes a segment, or fails if the driver returned an unaligned address.
 fn segment(call: &'static str, address: u64, bytes: usize) -> Result<Segment, SourceError> {
     let broken = SourceError::new(SourceErrorKind::Other, call);
     let address = usize::try_from(address).ok().filter(|address| address % ALIGNMENT == 0);
@@ -102,8 +102,8 @@ fn segment(call: &'static str, address: u64, bytes: usize) -> Result<Segment, So
     Ok(Segment { address, bytes, zeroed: false })
 }
 
-/// Refuses page-locked memory that devices reach by another address than the host. The driver promises one address for
-/// neither registered nor write-combined memory.
+/// Refuses page-locked memory whose device address differs from its host address. For registered and write-combined memory, the driver
+/// does not guarantee a common address.
 fn check_one_address(pointer: *mut u8) -> Result<(), Error> {
     let mut address = 0;
     // SAFETY: the output has the type that the function writes, the memory is page-locked, and 0 is the only flag.
@@ -128,8 +128,7 @@ fn check_size(call: &'static str, bytes: usize, granularity: usize) -> Result<()
 ///
 /// # Safety
 ///
-/// The contract of `Source::copy`: both ranges lie in segments, do not overlap, and are not used at that point of
-/// the stream.
+/// The contract of `Source::copy`: both ranges lie in segments, do not overlap, and nothing else uses them at that point of the stream.
 pub(super) unsafe fn copy(
     direction: Direction,
     from: usize,
@@ -163,7 +162,7 @@ unsafe fn fill(address: usize, bytes: usize, value: u8, stream: &Stream) -> Resu
 unsafe fn read(address: usize, into: &mut [u8], stream: &Stream) -> Result<(), SourceError> {
     let _bound = stream.context().enter_relaxed()?;
     let (to, from) = (into.as_mut_ptr().cast(), address as CUdeviceptr);
-    // SAFETY: the caller guarantees the range; the copy is waited for, whatever the driver says of it.
+    // SAFETY: the caller guarantees the range, and we wait for the copy even after an error.
     let copied = unsafe { call!(cuMemcpyDtoHAsync_v2(to, from, into.len(), stream.raw())) };
     stream.synchronize().and(copied)
 }

@@ -12,24 +12,23 @@ use std::path::Path;
 /// Granularity of pinned segments in bytes: several pages, because each call that locks pages is slow.
 const GRANULARITY: usize = 64 << 10;
 
-/// The default limit in bytes if the system's memory is not known.
+/// The default limit in bytes if the system's memory is unknown.
 const UNKNOWN_LIMIT: usize = 1 << 30;
 
-/// Bytes that are pinned through this module, registered memory included.
+/// Number of bytes pinned through this module, registered memory included.
 static PINNED: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns how many bytes of host memory this process has page-locked through this module, registered memory
-/// included.
+/// Returns the number of bytes of host memory that this process has page-locked through this module, registered memory included.
 pub fn pinned_bytes() -> usize {
     PINNED.load(Ordering::Relaxed)
 }
 
-/// Returns a quarter of the memory that the process may have; pinning more starves all other programs.
+/// Returns a quarter of the memory available to the process, in bytes; pinning more starves all other programs.
 pub(super) fn default_limit() -> usize {
     limit_by(|file| fs::read_to_string(file).ok())
 }
 
-/// Returns the default limit by what the kernel's files say. `read` reads a file by its whole path.
+/// Returns the default limit according to the kernel's files. `read` reads a file by its absolute path.
 fn limit_by(read: impl Fn(&Path) -> Option<String>) -> usize {
     let total = read("/proc/meminfo".as_ref()).and_then(|text| total_memory(&text));
     let allowed = read("/proc/self/cgroup".as_ref())
@@ -37,7 +36,7 @@ fn limit_by(read: impl Fn(&Path) -> Option<String>) -> usize {
     total.into_iter().chain(allowed).min().map_or(UNKNOWN_LIMIT, |bytes| bytes / 4)
 }
 
-/// Returns the least limit in bytes of the process's control group (cgroup v2) and those that contain it. `groups` is the text of
+/// Returns the lowest limit in bytes of the process's control group (cgroup v2) and its ancestors. `groups` is the text of
 /// `/proc/self/cgroup`, and `read` reads a file below the hierarchy's root.
 fn group_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<usize> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -51,7 +50,7 @@ fn total_memory(meminfo: &str) -> Option<usize> {
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// A share of the limit, taken before memory is pinned and returned when this is dropped.
+/// A share of the limit, claimed before memory is pinned; dropping this returns the share.
 #[derive(Debug)]
 pub(super) struct Share(usize);
 
@@ -71,8 +70,8 @@ impl Drop for Share {
     }
 }
 
-/// Page-locked host memory, from `cuMemHostAlloc`. A device copies to and from it at full speed and asynchronously,
-/// and its addresses are the same on host and device. Giving a segment back waits for the stream.
+/// Page-locked host memory, from `cuMemHostAlloc`. A device copies to and from it at full speed and asynchronously, and its addresses are
+/// the same on host and device. Releasing a segment waits for the stream.
 #[derive(Debug)]
 pub struct Pinned {
     context: Context,
@@ -87,22 +86,22 @@ impl Pinned {
         Self { context: context.clone(), write_combined: false, portable: true, limit: default_limit() }
     }
 
-    /// Lets the CPU's writes bypass its caches: copies to the device are faster, reads by the CPU very slow.
+    /// Lets the CPU's writes bypass its caches: this makes copies to the device faster and reads by the CPU very slow.
     #[must_use]
     pub fn write_combined(mut self) -> Self {
         self.write_combined = true;
         self
     }
 
-    /// Pins the memory for this context alone.
+    /// Pins the memory for this context only.
     #[must_use]
     pub fn not_portable(mut self) -> Self {
         self.portable = false;
         self
     }
 
-    /// Sets the most bytes that the process may pin through this module, over all sources. The default is a quarter of
-    /// the system's memory or of what its control group allows, whichever is less, or 1 GiB if neither is known.
+    /// Sets the most bytes that the process may pin through this module, over all sources. The default is a quarter of the system's
+    /// memory or of the control group's limit, whichever is less, or 1 GiB if neither is known.
     #[must_use]
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
@@ -114,7 +113,7 @@ impl Pinned {
 unsafe impl Source for Pinned {
     describe!(|self| "pinned", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: GRANULARITY, alignment: ALIGNMENT, copies: OnHost);
 
-    /// Returns the limit and what is left of it. No driver call.
+    /// Returns the limit and the unpinned part of it. No driver call.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let total = self.limit;
         Ok(Capacity { total, free: total.saturating_sub(pinned_bytes()) })
@@ -145,7 +144,7 @@ unsafe impl Source for Pinned {
         stream.synchronize()?;
         let _bound = self.context.enter_relaxed()?;
         let pointer = ptr::with_exposed_provenance_mut(segment.address.get());
-        // SAFETY: reserved by `reserve`; all work on it is done.
+        // SAFETY: `reserve` allocated the segment, and all work on it is done.
         unsafe { call!(cuMemFreeHost(pointer))? };
         drop(Share(segment.bytes));
         Ok(())

@@ -11,18 +11,18 @@ use core::ops::DerefMut;
 use stable_deref_trait::StableDeref;
 use std::collections::BTreeMap;
 
-/// The program's own memory, such as a vector or a memory-mapped file, which `cuMemHostRegister` page-locks while
-/// this value exists. It is reserved in place, in multiples of 512 bytes, until it is used up.
+/// The program's own memory, such as a vector or a memory-mapped file, which `cuMemHostRegister` page-locks while this value exists. The
+/// source reserves segments in this memory, in multiples of 512 bytes, until it is used up.
 ///
-/// The source owns the memory, because a copy that was submitted must not outlive it: if segments are still reserved when
-/// this is dropped, the memory is leaked. [`Registered::into_memory`] returns it.
+/// The source owns the memory, because a submitted copy must not outlive it: if segments are still reserved when this is dropped, the
+/// memory leaks. [`Registered::into_memory`] returns the memory.
 pub struct Registered<M: StableDeref + DerefMut<Target = [u8]> + 'static> {
     context: Context,
-    /// Taken when this is dropped.
+    /// `None` once this is dropped or has returned the memory.
     memory: Option<M>,
     /// The registered memory.
     pointer: *mut u8,
-    /// Address of the first aligned byte; `bytes` can be reserved from there.
+    /// Address of the first aligned byte; `bytes` bytes from there can be reserved.
     start: usize,
     bytes: usize,
     /// The reserved segments: their lengths in bytes, by address.
@@ -30,10 +30,9 @@ pub struct Registered<M: StableDeref + DerefMut<Target = [u8]> + 'static> {
     share: Option<Share>,
 }
 
-// SAFETY: the pointer is to the memory, which may go to another thread.
+// SAFETY: the pointer points to the memory, which may move to another thread.
 unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static + Send> Send for Registered<M> {}
-// SAFETY: shared access goes through the lock and does not touch the memory, and the driver allows any memory to be
-// used from any thread.
+// SAFETY: shared access goes through the lock and does not touch the memory, and the driver allows any thread to use any memory.
 unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static + Send> Sync for Registered<M> {}
 
 impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Registered<M> {
@@ -42,15 +41,14 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Registered<M> {
     ///
     /// # Errors
     ///
-    /// [`SourceErrorKind::OutOfMemory`] at the limit, [`SourceErrorKind::Invalid`] if the memory is empty or already
-    /// page-locked, [`Error::Unsupported`] if devices reach it by other addresses than the host, or the error of the
-    /// driver. The memory is dropped in that case.
+    /// [`SourceErrorKind::OutOfMemory`] at the limit, [`SourceErrorKind::Invalid`] if the memory is empty or already page-locked,
+    /// [`Error::Unsupported`] if its device addresses differ from its host addresses, or the error of the driver. An error drops the
+    /// memory.
     pub fn new(context: &Context, memory: M) -> Result<Self, Error> {
         Self::with_limit(context, memory, default_limit())
     }
 
-    /// Page-locks memory like [`Registered::new`], with a limit in bytes for everything that the process has pinned
-    /// through this module.
+    /// Page-locks memory like [`Registered::new`], with a limit in bytes for all memory that the process pins through this module.
     ///
     /// # Errors
     ///
@@ -64,7 +62,7 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Registered<M> {
         let share = Share::allocate(len, limit)?;
         let _bound = context.enter_relaxed()?;
         const PORTABLE_AND_MAPPED: u32 = 1 | 2;
-        // SAFETY: the memory is owned by this value, whose drop unregisters it.
+        // SAFETY: this value owns the memory, and its drop unregisters it.
         unsafe { call!(cuMemHostRegister_v2(pointer.cast(), len, PORTABLE_AND_MAPPED))? };
         let address = pointer.expose_provenance();
         let start = address.next_multiple_of(ALIGNMENT);
@@ -75,8 +73,7 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Registered<M> {
         Ok(made)
     }
 
-    /// Returns the memory, unless segments of it are still reserved. Waits for nothing: what was reserved came back after its
-    /// work.
+    /// Returns the memory, unless segments of it are still reserved. Does not wait: segments are released only after their work.
     ///
     /// # Errors
     ///
@@ -107,7 +104,7 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Registered<M> {
 impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Drop for Registered<M> {
     fn drop(&mut self) {
         if self.take().is_none() {
-            // Segments were forgotten, so that copies may still be under way.
+            // Segments are still reserved, so copies may still be under way.
             core::mem::forget((self.memory.take(), self.share.take()));
         }
     }
@@ -115,12 +112,12 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Drop for Registered<M> 
 
 debug!([M: StableDeref + DerefMut<Target = [u8]> + 'static] Registered<M>, |self| bytes: self.bytes);
 
-// SAFETY: each range is reserved once, inside the memory and aligned. The memory is owned by this value, which leaks it if
-// it goes first, and the CPU can use it.
+// SAFETY: each range is reserved once, inside the memory and aligned. This value owns the memory and leaks it rather than free it under a
+// segment, and the CPU can use it.
 unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Source for Registered<M> {
     describe!(|self| "registered", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: ALIGNMENT, alignment: ALIGNMENT, copies: OnHost);
 
-    /// Returns the size of the usable slice and what is left of it. No driver call. O(segments).
+    /// Returns the size of the usable slice and the unreserved part of it. No driver call. O(segments).
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let reserved: usize = self.reserved.lock().values().sum();
         Ok(Capacity { total: self.bytes, free: self.bytes - reserved })

@@ -1,4 +1,4 @@
-//! A device's memory, mapped at addresses that were reserved before.
+//! A device's memory, mapped at previously reserved addresses.
 
 use super::{check_size, segment};
 use crate::gpu::abi::{AccessDesc, AllocationProp};
@@ -18,23 +18,23 @@ use std::collections::BTreeMap;
 ///  mapped memory        | reserve   | grow   |hole| grow |
 /// ```
 ///
-/// The memory consists of pieces of 32 MiB, or of what [`Virtual::with_pieces`] says, which start at multiples of their size
-/// and each take three driver calls. A pool can give whole pieces between its blocks back to the device. Memory is reserved and
-/// grows in multiples of the device's granularity, mostly 2 MiB, so that the last piece of each growth may be shorter.
-/// Shareable memory has one piece for each growth and gives none of them back.
+/// The memory consists of pieces of 32 MiB, or of the size that [`Virtual::with_pieces`] sets, which start at multiples of their size and
+/// take three driver calls each. A pool can release whole pieces between its blocks to the device. Segments grow in multiples of the
+/// device's granularity, usually 2 MiB, so the last piece of each growth may be shorter. Shareable memory has one piece for each growth
+/// and releases them only with the segment.
 #[derive(Debug)]
 pub struct Virtual {
     context: Context,
     granularity: usize,
-    /// The most bytes of a piece, a power of two.
+    /// The greatest length of a piece in bytes, a power of two.
     piece: usize,
-    /// The least bytes of addresses that each segment reserves.
+    /// The least number of bytes of addresses that each segment reserves.
     room: usize,
     /// Whether the memory can be exported as file descriptors.
     shareable: bool,
-    /// The devices that may use the memory: its own and its peers.
+    /// The numbers of the devices that may use the memory: its own and its peers.
     devices: Vec<i32>,
-    /// The segments by their start.
+    /// The segments, by their start.
     segments: Mutex<BTreeMap<u64, Reserved>>,
     name: String,
 }
@@ -42,18 +42,18 @@ pub struct Virtual {
 /// The addresses and the physical memory of a segment.
 #[derive(Debug)]
 struct Reserved {
-    /// Reserved addresses in bytes.
+    /// Length of the reserved addresses in bytes.
     room: usize,
-    /// The pieces of physical memory that are mapped there: their lengths in bytes, by address.
+    /// The mapped pieces of physical memory: their lengths in bytes, by address.
     pieces: BTreeMap<u64, usize>,
     /// Ranges without memory until [`Virtual::resume`]: address, length in bytes, and the contents if they are kept.
     paused: Vec<(u64, usize, Option<Vec<u8>>)>,
 }
 
-/// Bytes of a piece by default. PyTorch has pieces of 20 MiB, and NVIDIA's DALI of up to 64.
+/// The default length of a piece in bytes. PyTorch's pieces have 20 MiB, and those of NVIDIA's DALI up to 64 MiB.
 const PIECE: usize = 32 << 20;
 
-/// Returns the unit in bytes that a device maps its memory in.
+/// Returns the unit in bytes in which a device maps its memory.
 pub(in crate::gpu) fn granularity(context: &Context, shareable: bool) -> Result<usize, Error> {
     if !context.device().virtual_memory {
         return Err(Error::Unsupported("virtual memory management"));
@@ -87,13 +87,12 @@ impl Virtual {
         Self::make(context, bytes, false, &[])
     }
 
-    /// Makes a source like [`Virtual::new`] whose memory the devices of `peers` may use as well, in kernels and for
-    /// direct copies.
+    /// Makes a source like [`Virtual::new`] whose memory the devices of `peers` may use too, in kernels and for direct copies.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the device has no virtual memory management, or if one of the others cannot reach its
-    /// memory, or the error of the driver.
+    /// [`Error::Unsupported`] if the device has no virtual memory management or a peer cannot reach its memory, or the error of the
+    /// driver.
     pub fn with_peers(context: &Context, peers: &[Context]) -> Result<Self, Error> {
         peers.iter().try_for_each(|peer| peer.check_access(context))?;
         Self::make(context, context.device().memory, false, peers)
@@ -126,19 +125,19 @@ impl Virtual {
         Ok(Self { context, granularity, piece, room, shareable, devices, segments, name })
     }
 
-    /// Sets the size in bytes of the pieces of physical memory, which is rounded up to a power of two and to the device's
-    /// granularity; the default is 32 MiB. Longer pieces take fewer driver calls: 1 GiB is 512 pieces of 2 MiB and 16 of
-    /// 64 MiB. With shorter ones a pool can give more of its free memory back, which suits
-    /// [`PoolOptions::lean`](crate::pool::PoolOptions::lean). Shareable memory is not affected.
+    /// Sets the length in bytes of the pieces of physical memory, rounded up to a power of two and to the device's granularity; the
+    /// default is 32 MiB. Longer pieces need fewer driver calls: 1 GiB is 512 pieces of 2 MiB, or 16 of 64 MiB. With shorter pieces, a
+    /// pool can release more of its free memory, which suits [`PoolOptions::lean`](crate::pool::PoolOptions::lean). Shareable memory is
+    /// not affected.
     #[must_use]
     pub fn with_pieces(mut self, bytes: usize) -> Self {
         self.piece = bytes.checked_next_power_of_two().unwrap_or(PIECE).max(self.granularity);
         self
     }
 
-    /// Releases all memory of the source to the device, for other programs or other pools of this one, while its addresses stay reserved,
-    /// and copies the contents to the host before if `keep` says so. Waits for all work on the device. Returns the bytes. Segments that
-    /// are reserved from here on have memory.
+    /// Releases all memory of the source to the device, for other programs or for this program's other pools, while its addresses stay
+    /// reserved. Copies the contents to the host first if `keep` is set. Waits for all work on the device. Returns the number of released
+    /// bytes. Segments reserved later have memory as usual.
     ///
     /// ```no_run
     /// use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
@@ -158,13 +157,13 @@ impl Virtual {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for shareable memory, which other processes may have mapped, or the error of the driver. Ranges that were
-    /// unmapped by then have memory again after [`Virtual::resume`].
+    /// [`Error::Unsupported`] for shareable memory, which other processes may have mapped, or the error of the driver.
+    /// [`Virtual::resume`] maps the ranges again that were unmapped before the error.
     ///
     /// # Safety
     ///
-    /// Nothing may use segments that the source has reserved, nor blocks that a pool allocates in them, until `resume` has succeeded. Without `keep` no value there may be read afterwards
-    /// before it was written, as pools with fills or guards read it.
+    /// Until `resume` has succeeded, nothing may use the source's current segments, nor blocks that a pool allocates in them. Without
+    /// `keep`, nothing may read a value there afterwards before writing it; pools with fills or guards read such values.
     pub unsafe fn pause(&self, keep: bool) -> Result<usize, Error> {
         if self.shareable {
             return Err(Error::Unsupported("a pause of shareable memory"));
@@ -198,12 +197,12 @@ impl Virtual {
         Ok(given)
     }
 
-    /// Maps memory again wherever [`Virtual::pause`] has released it, at the same addresses, and copies back what was kept. Returns the
-    /// bytes; 0 without a pause.
+    /// Maps memory again wherever [`Virtual::pause`] released it, at the same addresses, and copies kept contents back. Returns the
+    /// number of mapped bytes; 0 without a pause.
     ///
     /// # Errors
     ///
-    /// The error of the driver, such as a lack of memory. Another call brings the rest back.
+    /// The error of the driver, such as a lack of memory. Another call maps the rest.
     pub fn resume(&self) -> Result<usize, SourceError> {
         let _bound = self.context.enter_relaxed()?;
         let mut taken = 0;
@@ -235,7 +234,7 @@ impl Virtual {
         Ok(taken)
     }
 
-    /// Maps new memory at reserved addresses and returns its pieces. After an error nothing is mapped there.
+    /// Maps new memory at reserved addresses and returns its pieces. After an error, nothing is mapped there.
     fn map_pieces(&self, address: CUdeviceptr, bytes: usize) -> Result<BTreeMap<u64, usize>, SourceError> {
         let (mut at, end) = (address, address + bytes as u64);
         let mut pieces = BTreeMap::new();
@@ -296,12 +295,12 @@ impl Virtual {
     }
 }
 
-/// Returns the segment whose reserved addresses hold `address`, which those of one do. O(log segments).
+/// Returns the segment whose reserved addresses contain `address`; there must be one. O(log segments).
 fn reserved_at(segments: &mut BTreeMap<u64, Reserved>, address: usize) -> Option<&mut Reserved> {
     segments.range_mut(..=address as u64).next_back().map(|(_, found)| found)
 }
 
-/// Returns the ranges that neighbouring pieces make up: addresses and lengths in bytes.
+/// Joins adjacent pieces to ranges: their addresses and lengths in bytes.
 fn runs(pieces: &BTreeMap<u64, usize>) -> Vec<(u64, usize)> {
     let mut runs: Vec<(u64, usize)> = Vec::new();
     for (&address, &bytes) in pieces {
@@ -313,18 +312,18 @@ fn runs(pieces: &BTreeMap<u64, usize>) -> Vec<(u64, usize)> {
     runs
 }
 
-/// Unmaps pieces that no work uses, neighbours by one call. Goes on after an error and returns the first.
+/// Unmaps pieces that no work uses, adjacent ones with one call. Continues after an error and returns the first.
 fn unmap_pieces(pieces: &BTreeMap<u64, usize>) -> Result<(), SourceError> {
     let mut result = Ok(());
     for (address, bytes) in runs(pieces) {
-        // SAFETY: the callers pass pieces that are mapped there and in no use.
+        // SAFETY: the callers pass mapped pieces that nothing uses.
         let unmapped = unsafe { call!(cuMemUnmap(address, bytes)) };
         result = result.and(unmapped);
     }
     result
 }
 
-// SAFETY: the driver reserves each range of addresses once, and what is reserved of it is mapped until it is released.
+// SAFETY: the driver reserves each range of addresses once, and a segment's part of it stays mapped until its release.
 unsafe impl Source for Virtual {
     describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.piece, copies: OnDevice, of: self.context);
 
@@ -366,11 +365,11 @@ unsafe impl Source for Virtual {
         let Reserved { room, pieces, .. } = self.segments.lock().remove(&address).ok_or(unknown)?;
         let _bound = self.context.enter_relaxed()?;
         unmap_pieces(&pieces)?;
-        // SAFETY: `reserve` reserved this many bytes, and nothing is mapped there any more.
+        // SAFETY: `reserve` reserved this many bytes, and nothing is mapped there now.
         unsafe { call!(cuMemAddressFree(address, room)) }
     }
 
-    /// Returns the bytes of addresses that were reserved for the segment. O(log segments).
+    /// Returns the number of bytes of addresses reserved for the segment. O(log segments).
     fn room(&self, segment: &Segment) -> usize {
         let address = segment.address.get() as CUdeviceptr;
         self.segments.lock().get(&address).map_or(segment.bytes, |found| found.room)
@@ -390,7 +389,7 @@ unsafe impl Source for Virtual {
         if self.shareable { 0 } else { self.piece }
     }
 
-    /// Unmaps all of the range by one call. The pool has asked whether the work on it is done.
+    /// Unmaps the whole range with one call. The pool has checked that the work on it is done.
     unsafe fn unmap(&self, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
         check_size("cuMemUnmap", bytes, self.piece)?;
         let _bound = self.context.enter_relaxed()?;
@@ -398,7 +397,7 @@ unsafe impl Source for Virtual {
         let mut segments = self.segments.lock();
         let found = reserved_at(&mut segments, address);
         let found = found.filter(|found| found.pieces.contains_key(&(address as u64))).ok_or(unknown)?;
-        // SAFETY: the caller guarantees that all of the range is mapped and in no use. Pieces do not cross its borders.
+        // SAFETY: the caller guarantees that the whole range is mapped and unused. Pieces do not cross its borders.
         unsafe { call!(cuMemUnmap(address as u64, bytes))? };
         found.pieces.retain(|&at, _| at < address as u64 || at >= (address + bytes) as u64);
         Ok(())

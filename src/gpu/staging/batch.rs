@@ -11,10 +11,9 @@ use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use std::time::Instant;
 
-/// Collects small copies in a pinned buffer of a [`Staging`] and submits them together, in few driver calls.
-/// Neighbours in one allocation of the driver become one copy, and pieces of one size at equal distances become the
-/// rows of one copy. Everything else goes into a single call if the driver has `cuMemcpyBatchAsync` (CUDA 12.8),
-/// except on a default stream and during a graph capture.
+/// Collects small copies in a pinned buffer of a [`Staging`] and submits them together, in few driver calls. Adjacent pieces in one
+/// driver allocation become one copy, and pieces of equal size at equal distances become the rows of one copy. All others go into a
+/// single call if the driver has `cuMemcpyBatchAsync` (CUDA 12.8), except on a default stream and during a graph capture.
 ///
 /// ```no_run
 /// use allotment::gpu::{Buffer, Context, DeviceMemory, Staging, Stream};
@@ -35,8 +34,8 @@ use std::time::Instant;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The copies run in the order of the batch's stream: after everything submitted before to the streams of the
-/// buffers, and before everything submitted there later. They are counted one by one, but not timed.
+/// The copies run in the order of the batch's stream: after all earlier work on the streams of the buffers, and before all later work
+/// there. The statistics count them one by one, but do not time them.
 #[must_use = "copies are complete only after `finish`"]
 pub struct Batch<'s, 'v> {
     staging: &'s mut Staging,
@@ -50,22 +49,21 @@ pub struct Batch<'s, 'v> {
 /// The collected copies of one direction.
 #[derive(Default)]
 struct Lane<'v> {
-    /// The index of the pinned buffer in use, and below it how many of its bytes are used.
+    /// The index of the pinned buffer in use, and the number of its used bytes.
     slot: usize,
     used: usize,
     pieces: Vec<Piece<'v>>,
-    /// Where results must be copied that are or will be in the pinned buffers: slot, offset in its buffer, and
-    /// destination.
+    /// The results that are or will be in the pinned buffers: their slots, offsets in the buffers, and destinations.
     results: Vec<(usize, usize, Place<'v>)>,
 }
 
-/// A part of a buffer, and its offset in the pinned buffer.
+/// A part of a device buffer, and its offset in the pinned buffer.
 #[derive(Clone, Copy)]
 struct Piece<'v> {
     address: CUdeviceptr,
     at: usize,
     bytes: usize,
-    /// The driver's allocation that contains it, within which copies may be joined.
+    /// The driver allocation that contains the piece, within which copies may be joined.
     segment: (usize, usize),
     stream: &'v Stream,
     backing: &'v dyn Backing,
@@ -78,7 +76,7 @@ struct Place<'v> {
     _memory: PhantomData<&'v mut [u8]>,
 }
 
-// SAFETY: the memory is borrowed for this value alone and holds plain values.
+// SAFETY: the memory is borrowed for this value only and holds plain values.
 unsafe impl Send for Place<'_> {}
 
 /// The arguments of one driver call.
@@ -87,7 +85,7 @@ struct Run {
     address: CUdeviceptr,
     at: usize,
     width: usize,
-    /// With a height above 1 these are rows at the distance `pitch`.
+    /// Number of rows; if above 1, they start `pitch` bytes apart.
     height: usize,
     pitch: usize,
 }
@@ -101,7 +99,7 @@ impl Run {
 /// The largest pitch in bytes that every device allows.
 const MOST_PITCH: usize = i32::MAX as usize;
 
-/// Joins neighbours, and then pieces at equal distances. O(pieces).
+/// Joins adjacent pieces, and then pieces at equal distances. O(pieces).
 fn runs(pieces: &[Piece<'_>]) -> Vec<Run> {
     let mut lines: Vec<(Run, (usize, usize))> = Vec::new();
     for piece in pieces {
@@ -155,11 +153,11 @@ macro_rules! copy_batch {
     };
 }
 
-/// The function before CUDA 13, which also reports the index of the copy that failed.
+/// The function before CUDA 13, which also reports the index of the failed copy.
 type OldCopyBatch = copy_batch!(*mut usize);
 type CopyBatch = copy_batch!();
 
-/// Submits copies between device and pinned memory in one call. Returns `false` if the driver cannot do that.
+/// Submits copies between device and pinned memory in one call. Returns `false` if the driver does not support this.
 ///
 /// # Safety
 ///
@@ -173,7 +171,7 @@ unsafe fn copy_batch(
     let (count, mut attributes, mut first) = (to.len(), CopyAttributes::IN_ORDER, 0);
     let (to, from, sizes) = (to.as_mut_ptr(), from.as_mut_ptr(), sizes.as_mut_ptr());
     let code = if let Some(copy) = library::find::<CopyBatch>("cuMemcpyBatchAsync_v2") {
-        // SAFETY: the type is that of this function, the lists are this long, and the caller guarantees the ranges.
+        // SAFETY: the function has this type, the lists are this long, and the caller guarantees the ranges.
         unsafe { copy(to, from, sizes, count, &mut attributes, &mut first, 1, stream.raw()) }
     } else if let Some(copy) = library::find::<OldCopyBatch>("cuMemcpyBatchAsync") {
         let mut failed = 0;
@@ -196,8 +194,7 @@ fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<u64, S
     for run in &rows {
         let host = ptr::with_exposed_provenance_mut(pinned as usize + run.at);
         let (shape, pitches) = ([run.width, run.height], [run.pitch, run.width]);
-        // SAFETY: the views are borrowed and wait for this stream; the pinned buffer is kept until the copy is
-        // done.
+        // SAFETY: the views are borrowed and wait for this stream; the pinned buffer stays until the copy is done.
         unsafe { way.copy_rows(run.address, host, shape, pitches, stream)? };
     }
     if lines.len() > 1 && !stream.raw().is_null() && !stream.is_capturing()? {
@@ -237,7 +234,7 @@ fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Res
     }
     others.iter().try_for_each(|other| stream.wait(&other.record()?))?;
     let calls = submit(way, &runs(&pieces), host.memory.address(), stream);
-    // Some copies may have been submitted even after an error, so the end is marked or waited for in any case.
+    // Even after an error, some copies may have been submitted, so always mark the end or wait for it.
     let end = mark(stream);
     let ordered = match &end {
         Ok(end) => others.iter().try_for_each(|other| other.wait(end)),
@@ -262,14 +259,12 @@ impl Staging {
 }
 
 impl<'s, 'v> Batch<'s, 'v> {
-    /// Copies values to a view of the same length. They are copied to pinned memory at once, and from there to the
-    /// device when the pinned memory is full or in [`Batch::finish`]. Waits only if all pinned memory is in use by
-    /// copies under way.
+    /// Copies values to a view of the same length: to pinned memory at once, and from there to the device when the pinned memory is full
+    /// or in [`Batch::finish`]. Waits only if copies under way use all pinned memory.
     ///
     /// # Errors
     ///
-    /// [`Error::Length`], or the error of the driver, which may be that of an earlier
-    /// copy.
+    /// [`Error::Length`], or the error of the driver, possibly from an earlier copy.
     pub fn upload<T: DeviceRepr + Copy>(
         &mut self,
         mut to: ViewMut<'v, T>,
@@ -280,7 +275,7 @@ impl<'s, 'v> Batch<'s, 'v> {
         if to.0.backing.kind() == MemoryKind::Host {
             return to.copy_from(values);
         }
-        // SAFETY: the slice is as long as the view, and is only read.
+        // SAFETY: the slice is as long as the view, and this only reads it.
         unsafe { self.add(Way::Up, to.0, values.as_ptr().cast_mut().cast()) }
     }
 
@@ -289,8 +284,7 @@ impl<'s, 'v> Batch<'s, 'v> {
     ///
     /// # Errors
     ///
-    /// [`Error::Length`], or the error of the driver, which may be that of an earlier
-    /// copy.
+    /// [`Error::Length`], or the error of the driver, possibly from an earlier copy.
     pub fn download<T: DeviceRepr + Copy>(
         &mut self,
         from: View<'v, T>,
@@ -308,12 +302,12 @@ impl<'s, 'v> Batch<'s, 'v> {
         unsafe { self.add(Way::Down, from, values.as_mut_ptr().cast()) }
     }
 
-    /// Adds the copies between a view and the host's values, which go through the pinned buffers in pieces.
+    /// Adds copies between a view and the host's values, in pieces through the pinned buffers.
     ///
     /// # Safety
     ///
-    /// The values must be as long as the view. On the way up they must be readable until this returns, on the way down nothing else
-    /// may use them while the batch lives.
+    /// The values must be as long as the view. On the way up, they must be readable until this returns; on the way down, nothing else may
+    /// use them while the batch lives.
     unsafe fn add<T>(&mut self, way: Way, view: View<'v, T>, mut values: *mut u8) -> Result<(), Error> {
         let View { mut address, stream, backing, .. } = view;
         let (segment, mut left) = (backing.segment(), view.bytes());
@@ -326,14 +320,14 @@ impl<'s, 'v> Batch<'s, 'v> {
             let bytes = left.min(chunk - *used);
             if way == Way::Up {
                 let pinned = hosts[*slot].bytes()?;
-                // SAFETY: there are this many values left, and so much room in the pinned buffer, which is separate memory.
+                // SAFETY: this many bytes are left, and the pinned buffer, which is separate memory, has room for them.
                 unsafe { ptr::copy_nonoverlapping(values, pinned[*used..].as_mut_ptr(), bytes) };
             } else {
                 results.push((*slot, *used, Place { pointer: values, bytes, _memory: PhantomData }));
             }
             pieces.push(Piece { address, at: *used, bytes, segment, stream, backing });
             *used += bytes;
-            // SAFETY: this stays within the values or at their end.
+            // SAFETY: the pointer stays within the values or at their end.
             values = unsafe { values.add(bytes) };
             left -= bytes;
             address += bytes as u64;
@@ -341,7 +335,7 @@ impl<'s, 'v> Batch<'s, 'v> {
         Ok(())
     }
 
-    /// Returns what is collected for one way, and the pinned buffers of that way.
+    /// Returns the collected copies of one way, and its pinned buffers.
     fn lane(&mut self, way: Way) -> (&mut Lane<'v>, &mut [Host]) {
         match way {
             Way::Up => (&mut self.up, &mut self.staging.filled),
@@ -354,7 +348,7 @@ impl<'s, 'v> Batch<'s, 'v> {
         self.report.bytes += bytes as u64;
     }
 
-    /// Submits the copies of one way, and continues in the next pinned buffer, after delivering the results in it.
+    /// Submits the copies of one way, and continues in the next pinned buffer after delivering its results.
     fn flush(&mut self, way: Way) -> Result<(), Error> {
         let (stream, slots) = (self.stream, self.staging.slots);
         let (lane, hosts) = self.lane(way);
@@ -381,14 +375,13 @@ impl<'s, 'v> Batch<'s, 'v> {
                 continue;
             }
             let pinned = self.staging.results[slot].bytes()?;
-            // SAFETY: the destination has this length and is borrowed, and the pinned buffer holds its values at
-            // `at`.
+            // SAFETY: the destination has this length and is borrowed, and the pinned buffer holds the values at `at`.
             unsafe { ptr::copy_nonoverlapping(pinned[at..].as_ptr(), place.pointer, place.bytes) };
         }
         Ok(())
     }
 
-    /// Submits the remaining copies. Waits for those to the host, but not for those to the device.
+    /// Submits the remaining copies. Waits for copies to the host, but not for copies to the device.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Files that are mapped into memory and streamed through a device.
+//! Streaming of memory-mapped files through a device.
 
 use super::{Progress, Staging};
 use crate::gpu::{Error, Stream, ViewMut, buffer::Backer};
@@ -11,17 +11,17 @@ use std::io::{self, Read, Write};
 impl Staging {
     /// Streams a part of a file of any size through `work`, as [`Staging::read`] does, without reading it into memory first.
     ///
-    /// The file is mapped. The system loads its pages as they are copied to the pinned buffers, and drops them again when memory is
-    /// scarce. So the file may be larger than the device's memory and than the machine's.
+    /// This maps the file: the system loads its pages as they are copied to the pinned buffers, and drops them again when memory is
+    /// scarce. So the file may be larger than the device's memory and the machine's.
     ///
-    /// The file must keep its length meanwhile. It is asked for before each chunk is copied. As with any mapped file, the system
-    /// ends the program by a signal if the file shrinks during that copy, or if no storage is left for the holes of a sparse file.
-    /// Bytes that others write at the same time are copied as they were before or afterwards.
+    /// The file must keep its length, which this checks before each chunk's copy. As with any mapped file, the system kills the program
+    /// with a signal if the file shrinks during that copy, or if no storage is left for the holes of a sparse file. If another program
+    /// writes bytes at the same time, the copy contains each byte as it was before or after the write.
     ///
     /// # Errors
     ///
-    /// Those of [`Staging::read`]; [`Error::Read`] with [`io::ErrorKind::InvalidInput`] if this is no regular file or the range is
-    /// not within it, and [`Error::Shrunk`] if the file became shorter.
+    /// The errors of [`Staging::read`]; [`Error::Read`] with [`io::ErrorKind::InvalidInput`] if this is not a regular file or does not
+    /// contain the range, and [`Error::Shrunk`] if the file became shorter.
     pub fn read_file<W: From<Error>>(
         &mut self,
         file: &File,
@@ -35,8 +35,8 @@ impl Staging {
         done.map_err(|error| mapped.explain(error))
     }
 
-    /// Streams a part of a file through `work` like [`Staging::read_file`], and writes the changed chunks to where they came from.
-    /// Returns when the system has written them to the file's storage.
+    /// Streams a part of a file through `work` like [`Staging::read_file`], and writes the changed chunks back in place. Returns once the
+    /// system has written them to the file's storage.
     ///
     /// ```no_run
     /// use allotment::gpu::{Context, DeviceMemory, Pool, Staging, Stream};
@@ -55,8 +55,8 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// Those of [`Staging::read_file`], and [`Error::Write`] if the file was not opened for reading and writing or
-    /// its storage fails. Chunks before the one that failed may have been changed already.
+    /// The errors of [`Staging::read_file`], and [`Error::Write`] if the file was not opened for reading and writing or its storage
+    /// fails. Chunks before the error may already be changed.
     pub fn update_file<W: From<Error>>(
         &mut self,
         file: &File,
@@ -83,12 +83,12 @@ struct Mapped<'a> {
     is_writable: bool,
     at: usize,
     end: usize,
-    /// The length of the file once it is too short.
+    /// The file's length if it has become too short.
     shrunk: Cell<Option<u64>>,
 }
 
 impl<'a> Mapped<'a> {
-    /// Maps all of a file. It can only be read if it was not opened for reading and writing.
+    /// Maps a whole file, read-only if it was not opened for reading and writing.
     fn new(file: &'a File, range: impl RangeBounds<u64>) -> io::Result<Self> {
         if !file.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "only a regular file can be mapped"));
@@ -112,7 +112,7 @@ impl<'a> Mapped<'a> {
             Bound::Unbounded => Some(len),
         };
         match (start, end) {
-            // Both fit, since the length does.
+            // Both fit a `usize`, since the length does.
             (Some(start), Some(end)) if start <= end && end <= len => {
                 let (at, end) = (start as usize, end as usize);
                 Ok(Self { file, map, is_writable, at, end, shrunk: Cell::new(None) })
@@ -124,7 +124,7 @@ impl<'a> Mapped<'a> {
         }
     }
 
-    /// Starts at the beginning of the part.
+    /// Returns a cursor at the start of the part.
     fn cursor(&self) -> Cursor<'_> {
         Cursor { mapped: self, at: self.at }
     }
@@ -138,14 +138,14 @@ impl<'a> Mapped<'a> {
     }
 }
 
-/// A place in a mapped file that moves to the end of the part.
+/// A position in a mapped file that moves towards the end of the part.
 struct Cursor<'a> {
     mapped: &'a Mapped<'a>,
     at: usize,
 }
 
 impl Cursor<'_> {
-    /// Moves over the next bytes, at most so many, and returns where they are mapped.
+    /// Advances over the next bytes, at most `most`, and returns their address and number.
     fn advance(&mut self, most: usize) -> io::Result<(*mut u8, usize)> {
         let Mapped { file, map, end, shrunk, .. } = self.mapped;
         let len = most.min(end - self.at);
@@ -163,7 +163,7 @@ impl Cursor<'_> {
 impl Read for Cursor<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let (from, len) = self.advance(buffer.len())?;
-        // SAFETY: the bytes are mapped as long as `map` lives, no reference to them exists, and the buffer is other memory.
+        // SAFETY: the bytes stay mapped for as long as `map` lives, no reference to them exists, and the buffer is separate memory.
         unsafe { from.copy_to_nonoverlapping(buffer.as_mut_ptr(), len) };
         Ok(len)
     }
@@ -172,7 +172,7 @@ impl Read for Cursor<'_> {
 impl Write for Cursor<'_> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let (to, len) = self.advance(buffer.len())?;
-        // SAFETY: as above; `Staging::update_file` writes only to files that may be written.
+        // SAFETY: as above; `Staging::update_file` writes only to writable files.
         unsafe { to.copy_from_nonoverlapping(buffer.as_ptr(), len) };
         Ok(len)
     }

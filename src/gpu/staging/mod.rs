@@ -1,4 +1,4 @@
-//! Data that is streamed through a device in chunks, and small copies that are joined.
+//! Streams data through a device in chunks, and joins small copies.
 
 #![expect(private_bounds, reason = "what allocates is a closed list")]
 
@@ -16,14 +16,14 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The amount that was staged so far, or by a [`Batch`].
+/// The progress of a staging so far, or the work of a [`Batch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Bytes that were copied: of a staging, those to the device.
+    /// Number of copied bytes; for a staging, only bytes copied to the device.
     pub bytes: u64,
-    /// Number of copies: of a staging, that of chunks.
+    /// Number of copies; for a staging, the number of chunks.
     pub copies: u64,
-    /// Number of driver calls that made these copies.
+    /// Number of driver calls for these copies.
     pub calls: u64,
     /// Time since the start.
     pub elapsed: Duration,
@@ -36,7 +36,7 @@ impl Progress {
     }
 }
 
-/// A ring of pinned buffers through which data of any size goes to a device and back.
+/// A ring of pinned buffers that passes data of any size to a device and back.
 ///
 /// ```text
 ///  host     fill 0   fill 1   fill 2   fill 0   ...      once the earlier copy has left the buffer
@@ -66,13 +66,13 @@ pub struct Staging {
     chunk: usize,
     slots: usize,
     pinned: Arc<Pinned>,
-    /// The streams for copies to the device, and back.
+    /// The streams for copies to the device and back.
     up: Stream,
     down: Stream,
     filled: Vec<Host>,
-    /// Made when results are requested for the first time.
+    /// Pinned when results are first requested.
     results: Vec<Host>,
-    /// The indices of the buffers in `filled` and `results` that the next batch starts with.
+    /// The indices of the buffers in `filled` and `results` with which the next batch starts.
     next: [usize; 2],
 }
 
@@ -80,12 +80,12 @@ pub struct Staging {
 struct Host {
     memory: Buffer<u8>,
     copy: Option<Event>,
-    /// Bytes of results that are under way, or were worked on in place.
+    /// Number of bytes of results that are under way, or that the device worked on in place.
     len: usize,
 }
 
 impl Host {
-    /// Returns the bytes once no copy uses them. Waits for that copy only.
+    /// Waits until no copy uses the bytes, and returns them.
     fn bytes(&mut self) -> Result<&mut [u8], SourceError> {
         if let Some(copy) = &self.copy {
             copy.synchronize()?;
@@ -93,13 +93,13 @@ impl Host {
         }
         self.memory.stream().context().check()?;
         let pointer = core::ptr::with_exposed_provenance_mut(self.memory.address() as usize);
-        // SAFETY: the pinned memory lives as long as this value, which owns it, and no copy uses it any more; the context was not reset.
+        // SAFETY: this value owns the pinned memory, no copy uses it now, and the context was not reset.
         Ok(unsafe { core::slice::from_raw_parts_mut(pointer, self.memory.len()) })
     }
 }
 
 impl Staging {
-    /// Makes a ring of three chunks of 16 MiB, and pins the buffers for data that goes to the device.
+    /// Makes a ring of three chunks of 16 MiB, and pins the buffers for data to the device.
     ///
     /// # Errors
     ///
@@ -109,8 +109,8 @@ impl Staging {
         Self::with_chunks(context, 16 << 20, 3)
     }
 
-    /// Makes a ring like [`Staging::new`], of chunks of this many bytes, rounded up to a multiple of 64 KiB, of which `slots`, at
-    /// least 2, are under way at once: while one is filled, the previous one is copied and the one before that is worked on.
+    /// Makes a ring like [`Staging::new`], with chunks of `chunk` bytes, rounded up to a multiple of 64 KiB. `slots` chunks, at least 2,
+    /// are under way at once: one is being filled while the previous one is copied and the device works on the one before that.
     ///
     /// # Errors
     ///
@@ -140,19 +140,19 @@ impl Staging {
         Ok(())
     }
 
-    /// Returns the bytes of a chunk and the number of chunks under way, as rounded.
+    /// Returns the length of a chunk in bytes and the number of chunks under way, both as rounded.
     pub const fn chunks(&self) -> (usize, usize) {
         (self.chunk, self.slots)
     }
 
-    /// Streams all of `source` through `work`, which submits work on each chunk to `stream`, or to other streams
-    /// that it orders with it. The device memory for the chunks under way comes from `allocator`; an
-    /// [integrated](crate::gpu::Device::integrated) device needs none and works on the pinned buffers, without a copy.
-    /// Returns when everything is submitted, which may be before all work is done.
+    /// Streams all of `source` through `work`, which submits work on each chunk to `stream`, or to other streams that it orders with
+    /// `stream`. The device memory for the chunks under way comes from `allocator`; an [integrated](crate::gpu::Device::integrated)
+    /// device needs no device memory and works on the pinned buffers, without a copy. Returns once everything is submitted, possibly
+    /// before all work is done.
     ///
     /// # Errors
     ///
-    /// The error of `work`, or an [`Error`]; work that was submitted before the error still runs.
+    /// The error of `work`, or an [`Error`]; work submitted before the error still runs.
     pub fn read<W: From<Error>>(
         &mut self,
         source: impl Read,
@@ -163,12 +163,12 @@ impl Staging {
         self.stage(source, None, allocator, stream, work)
     }
 
-    /// Streams all of `source` through `work` like [`Staging::read`], and writes the changed chunks to `sink` in
-    /// the same order. Returns when everything is written.
+    /// Streams all of `source` through `work` like [`Staging::read`], and writes the changed chunks to `sink` in the same order. Returns
+    /// once everything is written.
     ///
     /// # Errors
     ///
-    /// The error of `work`, or an [`Error`]; work that was submitted before the error still runs.
+    /// The error of `work`, or an [`Error`]; work submitted before the error still runs.
     pub fn read_write<W: From<Error>>(
         &mut self,
         source: impl Read,
@@ -227,8 +227,8 @@ impl Staging {
                 self.up.wait(&free[slot])?;
                 let chunk = &device[slot];
                 let from = core::ptr::with_exposed_provenance_mut(host.memory.address() as usize);
-                // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the stream; the
-                // pinned buffer is not touched before the event, and waits for its stream when it is dropped.
+                // SAFETY: both are alive and this long. The chunk's last use comes earlier in the order of the stream; nothing touches
+                // the pinned buffer before the event, and its drop waits for its stream.
                 let copy = || unsafe { Way::Up.copy(chunk.address(), from, len, &self.up) };
                 Job::host(Way::Up, chunk.backing(), len).submit(&self.up, copy)?;
                 let copied = mark(&self.up)?;
@@ -266,7 +266,7 @@ impl Staging {
         finish(&mut self.results, progress, start, sink)
     }
 
-    /// Streams like [`Staging::stage`] through the pinned buffers alone, which the device works on in place.
+    /// Streams like [`Staging::stage`], but through the pinned buffers only, on which the device works in place.
     fn stage_in_place<W: From<Error>>(
         &mut self,
         mut source: impl Read,
@@ -274,7 +274,7 @@ impl Staging {
         stream: &Stream,
         mut work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
     ) -> Result<Progress, W> {
-        /// Marks the end of the work on a buffer, also if `work` fails or panics.
+        /// Marks the end of the work on a buffer, even if `work` fails or panics.
         struct Working<'a>(&'a mut Option<Event>, &'a Stream);
         impl Drop for Working<'_> {
             fn drop(&mut self) {
@@ -307,7 +307,7 @@ impl Staging {
     }
 }
 
-/// Writes the results that are left, the oldest first.
+/// Writes the remaining results, the oldest first.
 fn finish<W: From<Error>>(
     results: &mut [Host],
     mut progress: Progress,
@@ -325,14 +325,14 @@ fn finish<W: From<Error>>(
 
 debug!([] Staging, |self| chunks: self.chunks());
 
-/// Marks the end of a copy. If the mark fails, the copy is waited for here, since it cannot be waited for later.
+/// Marks the end of a copy. If that fails, this waits for the copy, since later code cannot.
 fn mark(stream: &Stream) -> Result<Event, SourceError> {
     stream.record().inspect_err(|_| {
         let _ = stream.synchronize();
     })
 }
 
-/// Writes the results of a buffer, if it has any, once they have arrived.
+/// Writes a buffer's results, if there are any, once they have arrived.
 fn write_back(result: &mut Host, sink: &mut &mut dyn Write) -> Result<(), Error> {
     let len = core::mem::take(&mut result.len);
     if len > 0 {

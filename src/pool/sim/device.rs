@@ -1,4 +1,4 @@
-//! The state of a simulated device: its memory, queues and clock, and the misuses that it has noticed.
+//! The state of a simulated device: its memory, queues and clock, and the misuses that it has detected.
 
 use crate::pool::{SourceError, SourceErrorKind};
 use core::time::Duration;
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// The lowest simulated address.
 pub(super) const BASE: usize = 1 << (usize::BITS - 4);
 
-/// The names of all calls, those of [`SourceError::call`]: those that change segments, and the others.
+/// The names of all calls, as in [`SourceError::call`]: first the calls that change segments, then the others.
 pub const CALLS: [&str; 11] = [
     "simReserve",
     "simRelease",
@@ -22,14 +22,14 @@ pub const CALLS: [&str; 11] = [
     "simSynchronize",
 ];
 
-/// The time that calls take on the device's clock.
+/// The duration of calls on the device's clock.
 #[derive(Default)]
 pub(super) struct Latency {
     pub(super) memory: Duration,
     pub(super) other: Duration,
 }
 
-/// A misuse that the device has noticed.
+/// A misuse that the device has detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hazard {
@@ -37,26 +37,26 @@ pub enum Hazard {
     Race {
         /// The owner of the earlier work; `u64::MAX` for a copy within the memory.
         earlier: u64,
-        /// The owner of the work that ran too soon.
+        /// The owner whose work ran too soon.
         later: u64,
-        /// The first byte that both use.
+        /// The address of the first byte that both use.
         address: usize,
     },
     /// Work was submitted on bytes outside all segments.
     Unmapped {
         /// The owner of the work.
         owner: u64,
-        /// The first byte of the work.
+        /// The address of the work's first byte.
         address: usize,
     },
-    /// A segment was released while work on it was still in a queue that the release did not wait for.
+    /// A segment was released while work on it was still in a queue for which the release did not wait.
     Released {
         /// The owner of the work.
         owner: u64,
-        /// The segment's first byte.
+        /// The address of the segment's first byte.
         address: usize,
     },
-    /// A queue or the caller had to wait for an event that was already done.
+    /// A queue or the caller waited for an event that was already done.
     NeedlessWait,
 }
 
@@ -94,7 +94,7 @@ enum Entry {
     },
     /// The point that an event marks.
     Mark(u64),
-    /// Nothing behind this entry runs before the event is done.
+    /// A wait: nothing after this entry runs before the event is done.
     Wait(u64),
 }
 
@@ -103,7 +103,7 @@ struct Injection {
     call: Option<&'static str>,
     /// Calls of that kind until the failure, the failing one included.
     left: u64,
-    /// How many calls fail.
+    /// Number of calls that fail.
     times: u64,
     kind: SourceErrorKind,
 }
@@ -114,7 +114,7 @@ pub(super) struct State {
     pub(super) capacity: usize,
     pub(super) used: usize,
     pub(super) segments: BTreeMap<usize, usize>,
-    /// Ranges of segments that have no memory.
+    /// Ranges of segments without memory, by start, with their lengths.
     holes: BTreeMap<usize, usize>,
     pub(super) time: Duration,
     pub(super) latency: Latency,
@@ -202,7 +202,7 @@ impl State {
         }
     }
 
-    /// Takes the memory of a range away; returns `false` if a part of it has none.
+    /// Releases the memory of a range; returns `false` if part of it has no memory.
     pub(super) fn unmap(&mut self, span: Span) -> bool {
         let hole = |(&start, &bytes): (&usize, &usize)| span.common(Span { address: start, bytes }).is_some();
         if self.holes.iter().any(hole) {
@@ -213,7 +213,7 @@ impl State {
         true
     }
 
-    /// Gives memory to a range that is part of a hole; returns `false` if it is not.
+    /// Maps memory to a range within a hole; returns `false` if the range is not within a hole.
     pub(super) fn map(&mut self, span: Span) -> bool {
         let end = span.address + span.bytes;
         let hole =
@@ -230,7 +230,7 @@ impl State {
         true
     }
 
-    /// Forgets the holes of a segment and returns their bytes.
+    /// Forgets the holes of a segment and returns their total size in bytes.
     pub(super) fn forget_holes(&mut self, segment: Span) -> usize {
         let mut bytes = 0;
         self.holes.retain(|&start, &mut hole| {
@@ -277,7 +277,7 @@ impl State {
         self.queues[queue].len()
     }
 
-    /// Removes marks, and waits for events that are done, from the front of the queue.
+    /// Removes marks and finished waits from the front of the queue.
     fn settle(&mut self, queue: usize) {
         while let Some(&entry) = self.queues[queue].front() {
             match entry {
@@ -340,7 +340,7 @@ impl State {
         self.done[number as usize] = true;
     }
 
-    /// Runs any work until `event` is done, as time would. Returns whether that was possible.
+    /// Runs work of any queue until `event` is done. Returns whether that was possible.
     pub(super) fn run_until(&mut self, event: u64) -> bool {
         while !self.is_done(event) {
             if !self.step_any() {
@@ -350,7 +350,7 @@ impl State {
         true
     }
 
-    /// Runs any work until the queue is empty. Returns whether that was possible.
+    /// Runs work, of other queues too if necessary, until the queue is empty. Returns whether that was possible.
     pub(super) fn drain(&mut self, queue: usize) -> bool {
         while self.len(queue) > 0 {
             if !self.step(queue) && !self.step_any() {
@@ -364,7 +364,7 @@ impl State {
         (0..self.queues.len()).any(|queue| self.step(queue))
     }
 
-    /// Reports work on a segment that is released, except work in `queue`, which the release waits for.
+    /// Reports work on a released segment, except work in `queue`, for which the release waits.
     pub(super) fn check_released(&mut self, queue: usize, span: Span) {
         for (number, other) in self.queues.iter().enumerate() {
             for entry in other {

@@ -11,11 +11,11 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// Memory of a simulated device, with a capacity, a latency in virtual time, and failures where a test wants them.
-/// Clones refer to the same device. The streams of one device may be used with the memory of another.
+/// Memory of a simulated device, with a capacity, a latency in virtual time, and failures that a test injects. Clones refer to the same
+/// device. Streams of one device work with CPU-visible memory of another.
 ///
-/// With `VISIBLE` the segments are real memory of the process ([`HostMemory`]); otherwise they are mere addresses
-/// that must not be accessed.
+/// With `VISIBLE`, the segments are real memory of the process ([`HostMemory`]); otherwise they are only addresses, which must not be
+/// accessed.
 #[derive(Clone)]
 pub struct DeviceMemory<const VISIBLE: bool = false> {
     shared: Arc<Mutex<State>>,
@@ -33,24 +33,23 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         Self { shared: Arc::new(Mutex::new(state)), granularity: 512, room: 0 }
     }
 
-    /// Rounds segments up to `bytes` bytes, a power of two of at least 512; other values are rounded up to one. The
-    /// default is 512.
+    /// Rounds segments up to `bytes` bytes, a power of two of at least 512; other values round up to one. The default is 512.
     #[must_use]
     pub fn with_granularity(mut self, bytes: usize) -> Self {
         self.granularity = bytes.max(512).next_power_of_two();
         self
     }
 
-    /// Gives every segment `bytes` bytes of addresses to grow into, as virtual memory does, and lets pages within a
-    /// segment go back to the device. Has no effect on memory that the CPU can access, whose segments cannot grow.
+    /// Lets every segment grow up to `bytes` bytes, as in virtual memory, and lets the pool release pages within a segment. Has no effect
+    /// on memory that the CPU can access, whose segments cannot grow.
     #[must_use]
     pub fn with_room(mut self, bytes: usize) -> Self {
         self.room = if VISIBLE { 0 } else { bytes };
         self
     }
 
-    /// Sets the time that calls take on the device's clock: `memory` for each `"simReserve"`, `"simRelease"`,
-    /// `"simGrow"`, `"simUnmap"` and `"simMap"`, and `other` for all others.
+    /// Sets the duration of calls on the device's clock: `memory` for each `"simReserve"`, `"simRelease"`, `"simGrow"`, `"simUnmap"` and
+    /// `"simMap"`, and `other` for all others.
     #[must_use]
     pub fn with_latency(self, memory: Duration, other: Duration) -> Self {
         self.shared.lock().latency = Latency { memory, other };
@@ -63,8 +62,7 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         Stream::new(self.shared.clone(), queue)
     }
 
-    /// Makes the `nth` call of this name fail for lack of memory; 1 is the next one. [`CALLS`](super::CALLS) has the
-    /// names.
+    /// Makes the `nth` call of this name fail for lack of memory; 1 is the next one. [`CALLS`](super::CALLS) lists the names.
     pub fn fail(&self, call: &'static str, nth: u64) {
         self.fail_as(Some(call), nth, 1, SourceErrorKind::OutOfMemory);
     }
@@ -75,7 +73,7 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         self.shared.lock().inject(call, nth, times, kind);
     }
 
-    /// Returns how often `call` was made, failed calls included.
+    /// Returns the number of calls with this name, failed ones included.
     pub fn calls(&self, call: &str) -> u64 {
         self.shared.lock().count(call)
     }
@@ -90,12 +88,12 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         self.shared.lock().time += time;
     }
 
-    /// Returns the bytes in segments.
+    /// Returns the number of mapped bytes in segments.
     pub fn reserved(&self) -> usize {
         self.shared.lock().used
     }
 
-    /// Returns the number of segments that have not been released.
+    /// Returns the number of reserved segments.
     pub fn segments(&self) -> usize {
         self.shared.lock().segments.len()
     }
@@ -189,7 +187,7 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
             return Err(State::error("simRelease", SourceErrorKind::Invalid));
         }
         drop(state);
-        // Drivers whose memory is not ordered by streams do the same. The stream may be another device's.
+        // Wait for the stream, like drivers whose memory does not follow the order of streams. The stream may be another device's.
         let mut queues = stream.shared.lock();
         queues.drain(stream.queue);
         queues.check_released(stream.queue, Span { address, bytes: segment.bytes });
@@ -199,7 +197,7 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
         state.used -= segment.bytes - state.forget_holes(Span { address, bytes: segment.bytes });
         if VISIBLE {
             if let Some(layout) = layout(segment.bytes, self.granularity) {
-                // SAFETY: `reserve` allocated the segment with this layout, and it has not been released before.
+                // SAFETY: `reserve` allocated the segment with this layout, and it was not released before.
                 unsafe { std::alloc::dealloc(core::ptr::with_exposed_provenance_mut(address), layout) };
             }
         }
@@ -237,7 +235,7 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
             return Err(State::error("simUnmap", SourceErrorKind::Invalid));
         }
         drop(state);
-        // Unmapping is not ordered by streams, so no work may be left on the range, not even on this stream.
+        // Unmapping does not follow the order of streams, so no work may be left on the range, even on this stream.
         let mut queues = stream.shared.lock();
         queues.check_released(usize::MAX, Span { address, bytes });
         Ok(())

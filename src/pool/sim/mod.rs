@@ -1,4 +1,4 @@
-//! A simulated device: memory and streams without a GPU, to develop and test pools anywhere (feature `std`).
+//! A simulated device: memory and streams without a GPU, for developing and testing pools anywhere (feature `std`).
 //!
 //! ```
 //! use allotment::pool::{Source, Stream as _};

@@ -1,4 +1,4 @@
-//! Queues whose work runs when the test says so.
+//! Queues whose work runs on the test's command.
 
 #![forbid(unsafe_code)]
 
@@ -8,21 +8,20 @@ use crate::pool::{self, SourceError, SourceErrorKind};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A queue of a simulated device. Its work runs in [`Stream::step`] and [`Stream::run`], and when a caller blocks
-/// until it is done.
+/// A queue of a simulated device. Its work runs in [`Stream::step`] and [`Stream::run`], and while a caller blocks for it.
 #[derive(Clone)]
 pub struct Stream {
     pub(super) shared: Arc<Mutex<State>>,
     pub(super) queue: usize,
     /// The number of the capture under way; 0 for none.
     capture: Arc<AtomicU64>,
-    /// Exists in the handles of the program, but not in those of pools.
+    /// `Some` in the program's handles, `None` in those of pools.
     _user: Option<Arc<()>>,
     users: Weak<()>,
 }
 
 impl Stream {
-    /// Makes another stream part of the capture that this one is in, as the wait for an event does.
+    /// Makes another stream join this stream's capture, as a wait for an event does.
     pub fn join_capture(&self, other: &Self) {
         other.capture.store(self.capture.load(Ordering::Acquire), Ordering::Release);
     }
@@ -34,13 +33,13 @@ impl Stream {
     }
 
     /// Submits work on `bytes` bytes from `address` on behalf of `owner`, and returns its number for
-    /// [`DeviceMemory::is_done`](super::DeviceMemory::is_done). Work of different owners on the same bytes that
-    /// runs in another order than it was submitted is a [`Hazard`](super::Hazard).
+    /// [`DeviceMemory::is_done`](super::DeviceMemory::is_done). If work of different owners on the same bytes runs out of submission
+    /// order, that is a [`Hazard`](super::Hazard).
     pub fn launch(&self, owner: u64, address: usize, bytes: usize) -> u64 {
         self.shared.lock().launch(self.queue, owner, Span { address, bytes })
     }
 
-    /// Runs the next work in the queue. Returns `false` if there is none or it waits for an event.
+    /// Runs the next work in the queue. Returns `false` if the queue is empty or waits for an event.
     pub fn step(&self) -> bool {
         self.shared.lock().step(self.queue)
     }
@@ -55,7 +54,7 @@ impl Stream {
         self.shared.lock().len(self.queue)
     }
 
-    /// Begins or ends the capture of a graph; see [`pool::Stream::capture`]. Work that is submitted meanwhile runs all the same.
+    /// Begins or ends the capture of a graph; see [`pool::Stream::capture`]. Work submitted during the capture still runs.
     pub fn set_capturing(&self, on: bool) {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = if on { LAST.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
@@ -133,7 +132,7 @@ impl pool::Event for Event {
     }
 }
 
-/// Fails if the queues wait for each other, so that the work can never finish.
+/// Returns an error if the work is not done: the queues wait for each other, so it can never finish.
 fn finished(done: bool) -> Result<(), SourceError> {
     if done { Ok(()) } else { Err(State::error("simSynchronize", SourceErrorKind::Other)) }
 }
