@@ -132,6 +132,13 @@ fn freed_large_blocks_cannot_be_accessed() {
         write(next, 0, 60_000);
         free(next).unwrap();
     }
+    // In place, a block would keep its alignment.
+    let (old, new) = (layout(100_000), Layout::from_size_align(60_000, 1 << 20).unwrap());
+    let block = HEAP.try_allocate(old).unwrap();
+    // SAFETY: the block is live, and not used at its old address if it moves.
+    let aligned = unsafe { Memory::change(&HEAP, block, old, new, &mut |_| {}) }.unwrap();
+    assert_eq!(aligned.addr().get() % (1 << 20), 0);
+    free(aligned).unwrap();
     assert!(seen.len() < 200, "the memory is used again: {}", seen.len());
     // What the hidden blocks have is there for requests that would fail otherwise.
     let used = Growing::new().stats().used;

@@ -52,6 +52,18 @@ fn held(function: &str) -> (f64, f64) {
     (bytes, blocks)
 }
 
+/// A block that is freed while a profile is written is not live in the next one.
+#[test]
+fn what_a_writer_frees_is_forgotten() {
+    let _alone = ALONE.lock().unwrap();
+    #[inline(never)]
+    fn buffer_of_a_writer() -> std::io::BufWriter<std::io::Sink> {
+        std::io::BufWriter::with_capacity(50 * MEAN as usize, std::io::sink())
+    }
+    HEAP.write_trace(buffer_of_a_writer()).unwrap();
+    assert_eq!(held("buffer_of_a_writer"), (0.0, 0.0));
+}
+
 #[test]
 fn what_a_function_holds_is_estimated() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -32,8 +32,8 @@
 //! # Ok::<(), allotment::OutOfMemory>(())
 //! ```
 
-use crate::error::{FreeError, misuse::invalid_free};
-use crate::front::small::{Block, Chain, SIZES, layout_of, tabled_class_of};
+use crate::error::{FreeError, OutOfMemory, misuse::invalid_free};
+use crate::front::small::{Block, Chain, SIZES, layout_of, longest_within, tabled_class_of};
 use crate::lock::{self, Lock, Locked};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::units::{debug, each};
@@ -110,6 +110,8 @@ const BATCHES: usize = CLASSES * (PLACES + 2);
 /// two batches of each class. Over a [`Heap`](crate::Heap) of 64 KiB on a Cortex-M4F, that is at most 13,200 instructions for a request,
 /// and 3,471 for a free; the memory's lock is held for a whole batch, up to 3,185 (`cargo xtask wcet`), which a smaller `BATCH` shortens.
 /// The memory counts kept blocks as in use. Freeing a kept block is reported, and so is a write to it, when it is allocated again.
+///
+/// Dropping the front does not free what it keeps: call [`PerCore::flush`] on each core before that.
 ///
 /// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001.)
 pub struct PerCore<M, C, L = lock::Default, const CORES: usize = 2, const BATCH: usize = 512> {
@@ -405,7 +407,17 @@ unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize
     }
 
     // The memory counts kept blocks as in use.
-    pass_on!(|self| self.memory; statistics, largest_free, region, out_of_memory, add_reserve, remembers, own_lock);
+    pass_on!(|self| self.memory; statistics, region, add_reserve, remembers, own_lock);
+
+    fn largest_free(&self) -> usize {
+        let largest = self.memory.largest_free();
+        if self.memory.remembers() || largest > LONGEST { largest } else { longest_within(largest) }
+    }
+
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        let error = self.memory.out_of_memory(layout);
+        OutOfMemory { largest_free: error.largest_free.min(self.largest_free()), ..error }
+    }
 }
 
 global_alloc!([M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize] PerCore<M, C, L, CORES, BATCH>);

@@ -1,7 +1,8 @@
 //! [`Kept`]: blocks reserved for large requests.
 
+use crate::error::FreeError;
+use crate::error::misuse::{report_refused, without_unwinding};
 use crate::error::out_of_memory::{Cause, OutOfMemory};
-use crate::error::{FreeError, misuse::report_refused};
 use crate::lock::{self, Lock, Locked};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::units::debug;
@@ -31,6 +32,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 /// While all kept blocks are in use, further requests of these sizes go to the memory, like all others. Kept blocks suit alignments of up
 /// to 8 bytes. If there is no room for a block at first, the front tries again whenever a block of such a size is freed
 /// ([`Kept::missing`] counts the missing ones). The memory's statistics count kept blocks as used.
+/// Dropping the front does not free them.
 ///
 /// A request fails with [`Cause::Kept`] if a free kept block is long enough, but is reserved for other requests. If `YIELDS` is true,
 /// each request that finds no room gets the memory of free kept blocks. They are then missing.
@@ -181,11 +183,23 @@ impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, 
     /// Allocates a kept block, if this layout may have one and one is free. The first request reserves all kept blocks.
     #[inline(always)]
     fn kept_for(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.begin();
+        if self.is_kept(layout) && self.may_have() { self.pick() } else { None }
+    }
+
+    /// Reserves the kept blocks before the first request.
+    #[inline(always)]
+    fn begin(&self) {
         if self.from.load(Ordering::Relaxed) == 0 {
             self.from.store(self.least, Ordering::Relaxed);
             self.reserve();
         }
-        if self.is_kept(layout) && self.only.is_none_or(|asked| asked()) { self.pick() } else { None }
+    }
+
+    /// Returns whether the caller's requests may have kept blocks.
+    #[inline(always)]
+    fn may_have(&self) -> bool {
+        self.only.is_none_or(without_unwinding)
     }
 
     /// Allocates a block for the first request, or for a request that may get a kept block. The parameters are those of the global
@@ -333,7 +347,8 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Memory f
     }
 
     fn largest_free(&self) -> usize {
-        let kept = if self.available() > 0 { self.most } else { 0 };
+        self.begin();
+        let kept = if self.available() > 0 && self.may_have() { self.most } else { 0 };
         self.memory.largest_free().max(kept)
     }
 

@@ -1,6 +1,7 @@
 //! A front that allocates planned requests from a plan, and everything else from the memory that it wraps.
 
 use crate::error::{FreeError, misuse::invalid_free};
+use crate::front::small::Block;
 use crate::lock::{self, Lock, Locked};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
@@ -70,8 +71,12 @@ impl<const N: usize> State<N> {
         self.next = found + 1;
         let offset = self.plan.offsets()[found];
         self.live.insert(offset, found);
-        // SAFETY: places of the plan lie in the arena.
-        Some(unsafe { base.add(offset) })
+        // SAFETY: places of the plan lie in the arena, and have as many bytes as their requests.
+        unsafe {
+            let block = base.add(offset);
+            Block::clear_left_over(block, wanted);
+            Some(block)
+        }
     }
 
     /// Returns whether no live block occupies the place of request `k`. The plan alone does not guarantee this, because a run may free

@@ -169,11 +169,19 @@ impl<T, const N: usize, const WORDS: usize> DerefMut for Fixed<'_, T, N, WORDS> 
 
 impl<T, const N: usize, const WORDS: usize> Drop for Fixed<'_, T, N, WORDS> {
     fn drop(&mut self) {
-        // SAFETY: this owns the value and the block.
-        unsafe {
-            ptr::drop_in_place(self.block.as_ptr());
-            let _ = self.pool.free_raw(self.block);
+        /// Frees the block, also when the value's destructor panics.
+        struct Free<'p, T, const N: usize, const WORDS: usize>(&'p FixedPool<T, N, WORDS>, NonNull<T>);
+
+        impl<T, const N: usize, const WORDS: usize> Drop for Free<'_, T, N, WORDS> {
+            fn drop(&mut self) {
+                // SAFETY: the value is gone, and nothing else has the block.
+                let _ = unsafe { self.0.free_raw(self.1) };
+            }
         }
+
+        let _free = Free(self.pool, self.block);
+        // SAFETY: this owns the value and the block.
+        unsafe { ptr::drop_in_place(self.block.as_ptr()) }
     }
 }
 
@@ -265,6 +273,21 @@ mod tests {
     use super::*;
     use core::sync::atomic::{AtomicUsize, Ordering};
     use std::vec::Vec;
+
+    #[test]
+    #[cfg(panic = "unwind")]
+    fn a_panic_in_a_destructor_loses_no_block() {
+        struct Loud(#[allow(dead_code)] u8);
+        impl Drop for Loud {
+            fn drop(&mut self) {
+                panic!("on purpose");
+            }
+        }
+        static POOL: FixedPool<Loud, 2> = FixedPool::new();
+        let value = POOL.alloc(Loud(1)).ok().unwrap();
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(value))).is_err());
+        assert_eq!(POOL.available(), 2);
+    }
 
     #[test]
     fn every_block_is_handed_out_once() {

@@ -2,7 +2,8 @@
 
 use super::cache::{self, Bin, Block, Lists, layout_of, tabled_class_of};
 use super::{Depot, depot};
-use crate::error::{FreeError, misuse::invalid_free};
+use crate::error::{FreeError, OutOfMemory, misuse::invalid_free};
+use crate::front::small::longest_within;
 use crate::heap::Heap;
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on, refused};
 use crate::units::debug;
@@ -225,7 +226,19 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     }
 
     // The heap regards cached blocks as in use.
-    pass_on!(|self| self.heap(); statistics, largest_free, region, out_of_memory, add_reserve, remembers, locks);
+    pass_on!(|self| self.heap(); statistics, region, add_reserve, remembers, locks);
+
+    fn largest_free(&self) -> usize {
+        let largest = self.heap().largest_free();
+        let has_class =
+            Layout::from_size_align(largest, 1).is_ok_and(|layout| self.class_of(layout).is_some());
+        if has_class { longest_within(largest) } else { largest }
+    }
+
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        let error = self.heap().out_of_memory(layout);
+        OutOfMemory { largest_free: error.largest_free.min(self.largest_free()), ..error }
+    }
 
     #[inline]
     fn allocate_or_report(&self, layout: Layout) -> *mut u8 {

@@ -2,7 +2,8 @@
 
 use allotment::cores::Cores;
 use allotment::lock::{Counted, Spin};
-use allotment::{FreeError, Heap, Memory, PerCore, Tlsf, heap};
+use allotment::plan::RecordedPlan;
+use allotment::{FreeError, Heap, Memory, PerCore, PlannedHeap, Tlsf, heap};
 use std::alloc::Layout;
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -109,6 +110,58 @@ fn a_mark_that_was_left_over_is_of_no_block() {
     }
     flush(&FRONT);
     assert_eq!(FRONT.memory().used(), 0);
+}
+
+/// A planned place may hold such a mark too.
+#[test]
+fn a_planned_place_has_no_mark() {
+    static FRONT: PlannedHeap<Front, 8, Spin> = PlannedHeap::new(PerCore::new(heap!(64 * 1024)));
+    let [small, other, long] = [bytes(64), bytes(72), bytes(640)];
+    // SAFETY: each block is live, and is not used after it was freed or moved.
+    unsafe {
+        let blocks: Vec<_> = (0..64).map(|_| FRONT.try_allocate(small).unwrap()).collect();
+        blocks.iter().for_each(|&block| FRONT.deallocate(block, small));
+        FRONT.heap().flush();
+        FRONT.begin();
+        let (first, second) = (FRONT.try_allocate(long).unwrap(), FRONT.try_allocate(small).unwrap());
+        FRONT.deallocate(first, long);
+        FRONT.deallocate(second, small);
+        FRONT.heap().flush();
+        FRONT.replan().unwrap();
+        FRONT.begin();
+        let (first, second) = (FRONT.try_allocate(long).unwrap(), FRONT.try_allocate(small).unwrap());
+        assert!(FRONT.report().hits == 2 && blocks.contains(&second));
+        FRONT.deallocate(first, long);
+        let moved = FRONT.change(second, small, other, &mut |_| {}).unwrap();
+        FRONT.load(&RecordedPlan::EMPTY).unwrap();
+        let mut again = vec![FRONT.try_allocate(small).unwrap()];
+        while again.last() != Some(&second) {
+            again.push(FRONT.try_allocate(small).unwrap());
+        }
+        FRONT.deallocate(second, small);
+        let back = FRONT.change(moved, other, small, &mut |_| {}).unwrap();
+        assert_eq!((back, FRONT.check_owned(back, small)), (second, Ok(())));
+        again.iter().for_each(|&block| FRONT.deallocate(block, small));
+    }
+    flush(FRONT.heap());
+}
+
+/// What is reported as the largest free block can be allocated, although small requests take whole classes.
+#[test]
+fn the_largest_free_block_can_be_allocated() {
+    static FRONT: Front = PerCore::new(heap!(16 * 1024));
+    let heap = FRONT.memory();
+    while heap.largest_free() > 392 {
+        let most = if heap.largest_free() > 1000 { heap.largest_free() - 600 } else { 8 };
+        heap.try_allocate(bytes(most)).unwrap();
+    }
+    let largest = FRONT.largest_free();
+    let error = FRONT.try_allocate(bytes(392)).unwrap_err();
+    assert_eq!((error.requested, error.largest_free), (392, largest), "its class has 416 bytes");
+    let block = FRONT.try_allocate(bytes(largest)).unwrap();
+    // SAFETY: the block is live, and is not used afterwards.
+    unsafe { FRONT.deallocate(block, bytes(largest)) };
+    flush(&FRONT);
 }
 
 /// One core allocates and another one frees: batches go round, a lock for each, and what is kept stays bounded.

@@ -24,6 +24,10 @@ fn kept_blocks_outlast_everything_else() {
     static HEAP: Heap<Tlsf, Spin> = heap!(64 * 1024);
     let front = Front::<2>::new(&HEAP, 8000, 9000);
     assert_eq!((front.available(), front.missing()), (0, 2), "before the first request");
+    let largest = front.largest_free();
+    let block = front.try_allocate(bytes(largest)).unwrap();
+    // SAFETY: the block is live, has this layout, and is not used afterwards.
+    unsafe { front.deallocate(block, bytes(largest)) };
     fill(&front, 24);
     fill(&front, 8);
     assert_eq!((front.available(), front.missing(), front.largest_free()), (2, 0, 9000));
@@ -221,6 +225,7 @@ fn blocks_are_kept_for_a_tag() {
     fill(&front, 8);
     assert_eq!(front.try_allocate(bytes(16)).unwrap_err().cause(), Cause::Kept);
     assert!(with_tag("other", || front.try_allocate(bytes(16))).is_err());
+    assert_eq!((front.largest_free() < 16, with_tag("net", || front.largest_free())), (true, 2000));
     let block = with_tag("net", || front.try_allocate(bytes(16))).unwrap();
     assert!(with_tag("net", || front.try_allocate(bytes(16))).is_err());
     // SAFETY: the block is live, has this layout, and is freed once, outside its tag's scope.
@@ -235,6 +240,12 @@ fn zones_keep_blocks() {
     static MAIN: Kept<Heap<Tlsf, Spin>, 2, Spin> = Kept::new(heap!(32 * 1024), 4000, 5000);
     static ZONES: Zones<'static, 2, 8, Spin> =
         Zones::new([Zone::new("fast", &FAST, Can::FAST), Zone::new("main", &MAIN, Can::DMA)]);
+    // By a zone's rules, not by its memory.
+    static SHORT: Zones<'static, 2, 8, Spin> = Zones::new([
+        Zone::new("fast", &FAST, Can::FAST).above(30_000),
+        Zone::new("main", &MAIN, Can::DMA).up_to(256),
+    ]);
+    assert_eq!(SHORT.wanting(Can::empty()).largest_free(), 256);
     let request = |size, wanted| ZONES.allocate(bytes(size), wanted).map(|block| block.cast::<u8>());
     for zone in [Can::FAST, Can::DMA] {
         while request(24, zone).is_ok() {}

@@ -85,6 +85,8 @@ struct Snapshot {
 struct Thread {
     /// Whether the thread is inside the profiler, which does not sample its own requests.
     inside: Cell<bool>,
+    /// Whether it also has the profile's lock, so that it cannot forget a block.
+    locked: Cell<bool>,
     /// The mean for which `left` was drawn. Another profile may draw it anew at any time.
     mean: Cell<u64>,
     /// Bytes up to the next sample.
@@ -94,22 +96,34 @@ struct Thread {
 
 std::thread_local! {
     static THREAD: Thread = const {
-        Thread { inside: Cell::new(false), mean: Cell::new(0), left: Cell::new(0), random: Cell::new(0) }
+        Thread {
+            inside: Cell::new(false),
+            locked: Cell::new(false),
+            mean: Cell::new(0),
+            left: Cell::new(0),
+            random: Cell::new(0),
+        }
     };
 }
 
-/// Marks the thread as inside the profiler until dropped.
-struct Inside(());
+/// Sets a flag of the thread until dropped.
+struct Flag(fn(&Thread) -> &Cell<bool>);
 
-impl Inside {
-    fn enter() -> Option<Self> {
-        THREAD.with(|thread| !thread.inside.replace(true)).then(|| Self(()))
+impl Flag {
+    /// Returns `None` if the flag is set already.
+    fn set(flag: fn(&Thread) -> &Cell<bool>) -> Option<Self> {
+        THREAD.with(|thread| !flag(thread).replace(true)).then(|| Self(flag))
+    }
+
+    /// Marks the thread as inside the profiler.
+    fn inside() -> Option<Self> {
+        Self::set(|thread| &thread.inside)
     }
 }
 
-impl Drop for Inside {
+impl Drop for Flag {
     fn drop(&mut self) {
-        THREAD.with(|thread| thread.inside.set(false));
+        THREAD.with(|thread| (self.0)(thread).set(false));
     }
 }
 
@@ -138,7 +152,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
     ///
     /// Those of `out`.
     pub fn write_pprof(&self, out: impl Write) -> io::Result<()> {
-        let _inside = Inside::enter();
+        let _inside = Flag::inside();
         self.snapshot().write_pprof(out)
     }
 
@@ -149,12 +163,19 @@ impl<M, L: Lock> HeapProfile<M, L> {
     ///
     /// Those of `out`.
     pub fn write_trace(&self, out: impl Write) -> io::Result<()> {
-        let _inside = Inside::enter();
+        let _inside = Flag::inside();
         self.snapshot().write_trace(out)
     }
 
+    /// Runs `work` on the state; `None` if this thread is doing so already.
+    fn with_state<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
+        let _locked = Flag::set(|thread| &thread.locked)?;
+        let _inside = Flag::inside();
+        Some(self.lock.with(work))
+    }
+
     fn snapshot(&self) -> Snapshot {
-        self.lock.with(|state| {
+        let stacks = self.with_state(|state| {
             let mut stacks: Vec<_> =
                 state.asked.iter().map(|&asked| (Box::default(), asked, Vec::new())).collect();
             for (frames, &number) in &state.numbers {
@@ -163,8 +184,9 @@ impl<M, L: Lock> HeapProfile<M, L> {
             for &(size, number) in state.live.values() {
                 stacks[number].2.push(size);
             }
-            Snapshot { mean: self.mean, stacks }
-        })
+            stacks
+        });
+        Snapshot { mean: self.mean, stacks: stacks.unwrap_or_default() }
     }
 
     /// Counts down to the next sampled request. Returns false if this one may be it.
@@ -211,9 +233,9 @@ impl<M, L: Lock> HeapProfile<M, L> {
     /// Records a sampled block.
     #[inline(never)]
     fn keep(&self, block: NonNull<u8>, size: usize, frames: &[usize]) {
-        let Some(_inside) = Inside::enter() else { return };
+        let Some(_inside) = Flag::inside() else { return };
         let address = block.addr().get();
-        self.lock.with(|state| {
+        self.with_state(|state| {
             let next = state.asked.len();
             let number = match state.numbers.get(frames) {
                 Some(&known) => known,
@@ -233,10 +255,9 @@ impl<M, L: Lock> HeapProfile<M, L> {
     /// Forgets a block that is about to be freed, if it was sampled.
     #[inline(never)]
     fn forget(&self, block: NonNull<u8>) {
-        // The profiler's own blocks were not sampled.
-        let Some(_inside) = Inside::enter() else { return };
         let address = block.addr().get();
-        self.lock.with(|state| {
+        // The profile's own blocks, which it frees under its lock, were not sampled.
+        self.with_state(|state| {
             let near = self.near(address);
             let blocks = near.load(Ordering::Relaxed);
             if state.live.remove(&address).is_some() && blocks < u8::MAX {
@@ -249,7 +270,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
 /// Walks the stack, outside all locks: the unwinder may wait for the dynamic linker's lock, whose holder may be allocating.
 #[inline(never)]
 fn walk(frames: &mut [usize; FRAMES]) -> &[usize] {
-    let Some(_inside) = Inside::enter() else { return &[] };
+    let Some(_inside) = Flag::inside() else { return &[] };
     observed::walk(frames)
 }
 

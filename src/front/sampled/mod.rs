@@ -55,6 +55,7 @@ pub use mpu::{ArmV7Mpu, ArmV8Mpu};
 pub use pmp::RiscvPmp;
 
 use crate::error::{FreeError, misuse::invalid_free};
+use crate::front::small::Block;
 use crate::lock::{self, Lock, Locked};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::current_tag;
@@ -385,7 +386,11 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
         }
         self.guard(record, None);
         // SAFETY: the block has at least `size` bytes before `end`.
-        Some(unsafe { end.sub(size) })
+        unsafe {
+            let block = end.sub(size);
+            Block::clear_left_over(block, size);
+            Some(block)
+        }
     }
 
     /// Frees a block that may be sampled. Called last, so that frees of other blocks need not save registers for it.

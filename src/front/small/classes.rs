@@ -105,6 +105,11 @@ pub(crate) fn layout_of(class: usize) -> Layout {
     unsafe { Layout::from_size_align_unchecked(SIZES[class] as usize, 8) }
 }
 
+/// Returns the bytes of the longest class that are no more than `bytes`; 0 if there is none. O(classes).
+pub(crate) fn longest_within(bytes: usize) -> usize {
+    SIZES.iter().rev().map(|&size| size as usize).find(|&size| size <= bytes).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

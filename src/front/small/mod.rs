@@ -13,4 +13,4 @@ pub(crate) use classes::LARGEST_ALIGN;
 pub(crate) use classes::{CLASSES, TABLED_CLASSES};
 #[cfg(all(feature = "std", any(unix, windows)))]
 pub(crate) use classes::{LARGEST, SMALLEST, class_of, class_of_layout};
-pub(crate) use classes::{SIZES, layout_of, tabled_class_of};
+pub(crate) use classes::{SIZES, layout_of, longest_within, tabled_class_of};

@@ -9,7 +9,8 @@ mod zone;
 
 pub use zone::Zone;
 
-use crate::error::{FreeError, OutOfMemory, misuse::report_refused};
+use crate::error::misuse::{report_refused, without_unwinding};
+use crate::error::{FreeError, OutOfMemory};
 use crate::lock::{self, Lock, Locked};
 use crate::memory::{Memory, allocator, delegate, global_alloc};
 use crate::region::{Capabilities, Region};
@@ -200,7 +201,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         wanted: Capabilities,
         mut allocate: impl FnMut(&Zone<'h>) -> Result<T, OutOfMemory>,
     ) -> Result<T, ZoneError> {
-        let near = self.nearest.map_or(N, |nearest| nearest());
+        let near = self.nearest.map_or(N, |nearest| without_unwinding(nearest));
         let rest = self.zones.iter().enumerate().filter(|&(n, _)| n != near).map(|(_, zone)| zone);
         let preferred = self.zones.get(near).into_iter().chain(rest).filter(|zone| zone.prefers(layout));
         let chain = self.fallback.iter().map(|&number| &self.zones[number]);
@@ -350,8 +351,12 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
     }
 
     fn largest_free(&self) -> usize {
-        let serving = self.zones.zones.iter().filter(|zone| zone.serves(self.wanted));
-        serving.map(Memory::largest_free).max().unwrap_or(0)
+        let serving = self.zones.zones.iter().enumerate().filter(|(_, zone)| zone.serves(self.wanted));
+        let sizes = serving.map(|(number, zone)| match self.zones.fallback.contains(&number) {
+            true => zone.largest_free(),
+            false => zone.largest_preferred(zone.largest_free()),
+        });
+        sizes.max().unwrap_or(0)
     }
 
     fn region(&self, n: usize) -> Option<Region> {

@@ -113,6 +113,11 @@ impl<'h> Zone<'h> {
         (self.smallest..=self.largest).contains(&layout.size()) && layout.align() <= self.align
     }
 
+    /// Returns the size of the largest request that the zone's rules match, of those up to `size`; 0 if there is none.
+    pub(super) fn largest_preferred(&self, size: usize) -> usize {
+        if size < self.smallest { 0 } else { size.min(self.largest) }
+    }
+
     /// Returns whether the core can read and write the memory.
     pub(super) fn is_accessible(&self) -> bool {
         !self.capabilities.contains(Capabilities::DEVICE)
