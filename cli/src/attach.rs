@@ -1,4 +1,4 @@
-//! `allotment attach`: a device's trace while it comes.
+//! `allotment attach`: receives a device's trace as it arrives.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -42,24 +42,24 @@ pub struct AttachArgs {
     command: Vec<OsString>,
 }
 
-/// What came, as it is printed.
+/// The printed summary of the received trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Figures {
-    /// Events that came.
+    /// Number of events received.
     pub events: u64,
-    /// Events that the device lost.
+    /// Number of events that the device lost.
     pub lost: u64,
-    /// Requests that the device refused.
+    /// Number of requests that the device refused.
     pub failures: u64,
-    /// Requested bytes that are live.
+    /// Live requested bytes.
     pub live_bytes: u64,
-    /// The most that were.
+    /// Largest number of live requested bytes so far.
     pub peak: u64,
-    /// Blocks that are live.
+    /// Number of live blocks.
     pub live_blocks: u64,
 }
 
-/// Follows the events, of which some may be missing.
+/// Follows the events, some of which may be missing.
 #[derive(Default)]
 struct Follow {
     figures: Figures,
@@ -96,10 +96,10 @@ impl Follow {
     }
 }
 
-/// Runs `allotment attach`: until the stream ends.
+/// Runs `allotment attach` until the stream ends.
 ///
 /// # Errors
-/// See [`Failure`]. What came before is in the output.
+/// See [`Failure`]. The output contains everything received before.
 pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     if let Some(source) = &args.source {
         apart(source, &args.output)?;
@@ -108,7 +108,7 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     let mut names = Resolver::of_firmware(args.elf.as_deref())?;
     let dictionary = args.elf.as_deref().map(dictionary).transpose()?.flatten();
     let (mut stream, child) = source(args)?;
-    // An emulator must not stay behind when something goes wrong.
+    // An emulator must not keep running after an error.
     let mut child = Running(child);
     let name = match &args.source {
         Some(source) if source.as_os_str() == "-" => "standard input".into(),
@@ -120,7 +120,7 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     let is_trace = Header::is_at(&start);
     let stream = BufReader::new(Box::new(io::Cursor::new(start).chain(stream)) as Box<dyn Read>);
     let bytes: Box<dyn Read + '_> = match &dictionary {
-        // A firmware with a log may send its trace by itself as well.
+        // A firmware with a log may still send a bare trace.
         _ if is_trace => Box::new(stream),
         Some(table) => {
             let decoder = table.new_stream_decoder();
@@ -167,7 +167,7 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     for line in names.resolve(&mut stacks) {
         writer.record(&Record::Stack(line)).map_err(&wrong)?;
     }
-    // The events that came are kept, even if the rest never did.
+    // Keep the received events, even if the rest never arrives.
     writer.finish().map_err(&wrong)?.finish()?;
     if let Some(error) = error {
         return Err(error);
@@ -195,17 +195,17 @@ fn line(figures: &Figures) -> String {
     )
 }
 
-/// Returns what decodes the defmt log of a firmware, if it has one.
+/// Returns the table that decodes the defmt log of a firmware, if it has one.
 fn dictionary(path: &Path) -> Result<Option<Table>, Failure> {
     let bytes = fs::read(path).map_err(Failure::file(path))?;
     Table::parse(&bytes).map_err(|error| Failure::Other(format!("{}: {error}", path.display())))
 }
 
-/// A child process that is killed when this is dropped, unless it was waited for.
+/// A child process, killed on drop unless it was waited for.
 struct Running(Option<Child>);
 
 impl Running {
-    /// Returns whether it ended well.
+    /// Waits for the process and returns whether it succeeded.
     fn wait(&mut self) -> Result<bool, Failure> {
         match self.0.take() {
             None => Ok(true),
@@ -223,7 +223,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // If it has ended by itself, so much the better.
+            // An error means that it has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -250,7 +250,7 @@ fn source(args: &AttachArgs) -> Result<(Box<dyn Read>, Option<Child>), Failure> 
     Ok((Box::new(File::open(source).map_err(Failure::file(source))?), None))
 }
 
-/// What stands in front of each part of a trace in a log, as `allotment::observe::to_defmt` writes it.
+/// The text before each part of a trace in a log, as `allotment::observe::to_defmt` writes it.
 const PREFIX: &str = "allotment trace [";
 
 /// The bytes of the trace in a log.
@@ -270,7 +270,7 @@ enum Messages<'a> {
     },
 }
 
-/// Bytes of a line of a log.
+/// Longest line of a log in bytes.
 const LONGEST: u64 = 1 << 20;
 
 impl Messages<'_> {

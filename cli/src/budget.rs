@@ -30,7 +30,7 @@ pub struct BudgetArgs {
     json: bool,
 }
 
-/// The file.
+/// The budget file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Budget {
@@ -45,13 +45,13 @@ struct Budget {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Limits {
-    /// The most bytes that may be live at once.
+    /// Most bytes that may be live at once.
     peak: Option<Amount>,
-    /// Bytes that may be live at the end.
+    /// Most bytes that may be live at the end.
     live: Option<Amount>,
-    /// All bytes that may be asked for.
+    /// Most bytes that may be requested in total.
     bytes: Option<Amount>,
-    /// Requests.
+    /// Most requests.
     calls: Option<Amount>,
 }
 
@@ -82,7 +82,7 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-/// A limit and the figure found.
+/// A limit and the actual figure.
 #[derive(Serialize)]
 struct Found {
     /// `total`, `function NAME` or `tag NAME`.
@@ -102,7 +102,7 @@ struct Count {
     calls: u64,
 }
 
-/// The entries that a request counts for.
+/// The entries of the budget, and the lookup of those for which a request counts.
 struct Entries {
     names: Vec<(String, Limits)>,
     has_total: bool,
@@ -110,7 +110,7 @@ struct Entries {
     by_tag: HashMap<String, usize>,
 }
 
-/// Runs `allotment budget`; false if a limit is exceeded.
+/// Runs `allotment budget`; returns false if a limit is exceeded.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
@@ -172,9 +172,9 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
     Ok(fine)
 }
 
-/// Returns whether a function has this name, in full or as its last parts.
+/// Returns whether `name` is a function's full name or its last parts.
 fn is_named(function: &str, name: &str) -> bool {
-    // `sparse::parse` has the name `parse` in two places, and is called so by the second; `a::a` is in `a::a::a` twice as well.
+    // Try every position: `sparse::parse` contains `parse` twice, and only the second match counts; `a::a::a` contains `a::a` twice.
     function.char_indices().any(|(before, _)| {
         let (start, rest) = function.split_at(before);
         let Some(rest) = rest.strip_prefix(name) else { return false };
@@ -214,7 +214,7 @@ impl Entries {
         Self { names, has_total, by_stack, by_tag }
     }
 
-    /// Returns the entries that a request counts for.
+    /// Returns the entries for which a request counts.
     fn of(&self, checked: &Checked) -> Vec<usize> {
         let total = self.has_total.then_some(0);
         let stack = self.by_stack.get(checked.stack as usize).into_iter().flatten().copied();
@@ -223,7 +223,7 @@ impl Entries {
     }
 }
 
-/// Follows the run, and keeps the peak of each entry, which may be at another moment than that of the run.
+/// Follows the run and records each entry's peak, which may come at another moment than the run's peak.
 fn count(input: &Input, entries: &Entries) -> Result<Vec<Count>, Failure> {
     let mut counts = vec![Count::default(); entries.names.len()];
     let mut live: HashMap<u64, (u64, Vec<usize>)> = HashMap::new();

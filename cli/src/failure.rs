@@ -1,4 +1,4 @@
-//! Why a command failed.
+//! The errors of commands.
 
 use std::error::Error;
 use std::io;
@@ -14,15 +14,15 @@ pub enum Failure {
     Trace {
         /// The trace.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: TraceError,
     },
-    /// A trace cannot be written in another form.
+    /// A trace cannot be written in another format.
     #[error("{path}: {source}")]
     Binary {
         /// The trace.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: BinaryError,
     },
     /// A file cannot be read or written.
@@ -30,13 +30,13 @@ pub enum Failure {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// There is no plan.
     #[error(transparent)]
     Plan(Box<dyn Error + Send + Sync>),
-    /// Standard output.
+    /// Standard output failed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Anything else.

@@ -19,12 +19,12 @@ pub struct Firmware {
     pub elf: Option<PathBuf>,
 }
 
-/// A file to read, which may be what came on the standard input.
+/// A file to read, possibly a copy of the standard input.
 pub struct Input {
     path: PathBuf,
     shown: PathBuf,
     firmware: Firmware,
-    /// A copy of the standard input, or the trace made of another profiler's recording; removed at the end.
+    /// A copy of the standard input, or a trace converted from another profiler's recording; removed at the end.
     _kept: Option<NamedTempFile>,
 }
 
@@ -43,7 +43,7 @@ impl Input {
     /// Opens `path`; for `-` copies the standard input to a temporary file.
     ///
     /// # Errors
-    /// If the standard input cannot be read, or kept.
+    /// If the standard input cannot be read or copied.
     pub fn new(path: &Path) -> Result<Self, Failure> {
         if path.as_os_str() != "-" {
             let file = running(path).unwrap_or_else(|| path.into());
@@ -61,7 +61,7 @@ impl Input {
         Self { path: kept.path().into(), shown, firmware, _kept: Some(kept) }.imported()
     }
 
-    /// Replaces a recording of another profiler by the trace made of it.
+    /// Replaces a recording of another profiler by a trace converted from it.
     fn imported(self) -> Result<Self, Failure> {
         match import::converted(&self.path).map_err(Failure::file(&self.shown))? {
             Some(trace) => Ok(Self { path: trace.path().into(), _kept: Some(trace), ..self }),
@@ -69,7 +69,7 @@ impl Input {
         }
     }
 
-    /// Has its functions found in this firmware.
+    /// Sets the firmware in which to find its functions.
     #[must_use]
     pub fn of(mut self, firmware: &Firmware) -> Self {
         self.firmware = firmware.clone();
@@ -81,7 +81,7 @@ impl Input {
         self.firmware.elf.as_deref()
     }
 
-    /// Names the functions in its stacks; the lines that do so in a trace.
+    /// Names the functions in its stacks. Returns the lines that name them in a trace.
     ///
     /// # Errors
     /// If the firmware cannot be read.
@@ -99,18 +99,18 @@ impl Input {
         &self.shown
     }
 
-    /// Opens it as a trace. A trace that is cut off is read up to there, and [`Input::warn`] says so afterwards.
+    /// Opens it as a trace. A trace that is cut off is read up to the cut, which [`Input::warn`] reports afterwards.
     ///
     /// # Errors
-    /// If it cannot be opened, or begins like no trace.
+    /// If it cannot be opened, or does not begin like a trace.
     pub fn trace(&self) -> Result<Reader<'static>, Failure> {
         allotment_trace::open(&self.path).map(Reader::up_to_a_cut).map_err(Failure::trace(&self.shown))
     }
 
-    /// Opens it as a trace of all requests, like [`Input::trace`].
+    /// Opens it like [`Input::trace`], as a trace of all requests.
     ///
     /// # Errors
-    /// If it is a sample or a profile, which do not have every request, and those of [`Input::trace`].
+    /// If it is a sample or a profile, which lack some requests, and those of [`Input::trace`].
     pub fn whole_trace(&self) -> Result<Reader<'static>, Failure> {
         let reader = self.trace()?;
         if reader.header().get("order") == Some("none") {
@@ -131,13 +131,13 @@ impl Input {
     /// Opens it as the records of a trace.
     ///
     /// # Errors
-    /// If it cannot be opened, or begins like no trace.
+    /// If it cannot be opened, or does not begin like a trace.
     pub fn records(&self) -> Result<Records<'static>, Failure> {
         let records = Records::open(&self.path, Limits::default());
         records.map(Records::up_to_a_cut).map_err(Failure::trace(&self.shown))
     }
 
-    /// Warns on the standard error if a trace is cut off. `used` says what became of the events before the cut.
+    /// Warns on the standard error if a trace is cut off. `used` says what happens to the events before the cut.
     pub fn warn(&self, cut: Option<&allotment_trace::TraceError>, used: &str) {
         if let Some(cut) = cut {
             say!("allotment: warning: {}: {cut}; {used}", self.shown.display());

@@ -1,8 +1,8 @@
-//! The code of the host tool `allotment`, which the project's own automation uses too.
+//! The code of the host tool `allotment`, also used by the project's automation.
 
 #![deny(clippy::print_stderr)]
 
-/// Prints a line on the standard error. One that takes nothing, such as a full disk, neither ends this tool nor changes its exit status.
+/// Prints a line on the standard error. A failure to write it, such as a full disk, neither ends this tool nor changes its exit status.
 #[macro_export]
 macro_rules! say {
     ($($text:tt)*) => {

@@ -1,8 +1,7 @@
 //! `allotment`, the host tool.
 //!
-//! Exit status: 0 when all went well, 1 when the work failed or its answer is no (a heap that does not satisfy a run, a plan that
-//! does not fit), 2 when the command line was not understood. `record` ends with the status of the program instead, 128 and the
-//! signal if that ended it.
+//! Exit status: 0 on success, 1 on failure or a negative answer (a heap that does not satisfy a run, a plan that does not fit), 2 for an
+//! invalid command line. `record` ends with the program's status instead, or 128 plus the signal that ended the program.
 
 #![deny(clippy::print_stderr)]
 
@@ -42,7 +41,7 @@ struct Cli {
     command: Command,
 }
 
-// In the order of their use: record, see, choose, plan, and what helps.
+// In order of use: record, see, choose, plan, and then the helpers.
 #[derive(Subcommand)]
 enum Command {
     /// Record a program's allocations (Linux, programs that are linked dynamically)
@@ -94,7 +93,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // A limit on the size of files must be an error with a message, not a signal that ends this tool.
+    // A limit on file size must cause an error with a message, not a signal that ends this tool.
     #[cfg(unix)]
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match Cli::parse().command {
@@ -119,7 +118,7 @@ fn main() -> ExitCode {
         Command::Diff(args) => diff::diff(&args).map(|()| true),
         Command::Budget(args) => budget::budget(&args),
         Command::Completions { shell } => {
-            // It panics where it cannot write.
+            // `generate` panics if it cannot write.
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "allotment", &mut text);
             io::stdout().write_all(&text).map(|()| true).map_err(Failure::Io)

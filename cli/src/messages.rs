@@ -33,7 +33,7 @@ pub struct ValueType {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct Sample {
-    /// The innermost first.
+    /// The locations, the innermost first.
     #[prost(uint64, repeated, tag = "1")]
     pub location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
@@ -62,7 +62,7 @@ pub struct Location {
     pub mapping_id: u64,
     #[prost(uint64, tag = "3")]
     pub address: u64,
-    /// The innermost first, each inlined into the next.
+    /// The functions, the innermost first, each inlined into the next.
     #[prost(message, repeated, tag = "4")]
     pub line: Vec<Line>,
 }

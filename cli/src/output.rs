@@ -1,4 +1,4 @@
-//! Writes files: a whole one takes the place of an older one, and the ending of a trace's name selects form and compression.
+//! Writes files: only a complete file replaces an older one, and the extension of a trace's name selects its format and compression.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,16 +10,16 @@ use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
 
-/// Writes a value as JSON that people can read, and ends the line.
+/// Writes a value as human-readable JSON, and ends the line.
 ///
 /// # Errors
-/// Why it cannot be written.
+/// If it cannot be written.
 pub fn json(out: &mut impl Write, value: &(impl Serialize + ?Sized)) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     writeln!(out)
 }
 
-/// Returns the ending of a file's name that stands for the form, in lower case, and the one for the compression, if any.
+/// Returns the file extension for the format, in lower case, and the extension for the compression, if any.
 pub fn endings(path: &Path) -> (String, Option<&'static str>) {
     let ending = |path: &Path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let outer = match ending(path).as_str() {
@@ -30,10 +30,10 @@ pub fn endings(path: &Path) -> (String, Option<&'static str>) {
     (path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default(), Some(outer))
 }
 
-/// Checks that a file can be written at `path`, without changing one that exists.
+/// Checks that a file can be written at `path`, without changing an existing file.
 ///
 /// # Errors
-/// Why it cannot.
+/// If it cannot be written.
 pub fn writable(path: &Path) -> io::Result<()> {
     let there = path.exists();
     // A device or a pipe is opened only once.
@@ -42,16 +42,16 @@ pub fn writable(path: &Path) -> io::Result<()> {
     }
     drop(File::options().append(true).create(true).open(path)?);
     if !there {
-        // Not the link that leads there.
+        // Remove the new file, not a link to it.
         std::fs::remove_file(path.canonicalize()?)?;
     }
     Ok(())
 }
 
-/// Checks that `output` is another file than `input`, under whatever names: to write it would destroy what is being read.
+/// Checks that `output` is not the file `input` under another name: writing it would destroy the input while it is read.
 ///
 /// # Errors
-/// If it is the same.
+/// If both are the same file.
 pub fn apart(input: &Path, output: &Path) -> Result<(), Failure> {
     #[cfg(unix)]
     let known = |path: &Path| {
@@ -68,10 +68,10 @@ pub fn apart(input: &Path, output: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The level of zstd: traces repeat themselves over distances that lower levels do not search.
+/// Compression level of zstd: traces repeat over distances that lower levels do not search.
 const LEVEL: i32 = 6;
 
-/// Where Linux lists the open files of this process.
+/// The folder in which Linux lists the open files of this process.
 #[cfg(target_os = "linux")]
 const OPEN_FILES: &str = "/proc/self/fd";
 
@@ -88,10 +88,10 @@ fn folder(place: &Path) -> &Path {
     }
 }
 
-/// A file that is being written beside its place, so that an older one there stays as it is until this one is whole.
+/// A file written beside its destination, so that an older file there stays unchanged until this one is complete.
 enum Draft {
     Beside(NamedTempFile, PathBuf),
-    /// A file without a name: if this process is killed, nothing of it is left.
+    /// A file without a name, of which nothing is left if this process is killed.
     #[cfg(target_os = "linux")]
     Unnamed(File, PathBuf),
     /// A device or a pipe, or a file in a folder that allows no other.
@@ -104,7 +104,7 @@ impl Draft {
         if old.as_ref().is_some_and(|old| !old.is_file()) || (old.is_none() && path.is_symlink()) {
             return Self::in_place(path);
         }
-        // A link stays one.
+        // Keep a link, and replace its target.
         let place = if old.is_some() { path.canonicalize()? } else { path.to_owned() };
         let mut draft = match Self::beside(place) {
             Ok(draft) => draft,
@@ -116,7 +116,7 @@ impl Draft {
             #[cfg(unix)]
             {
                 use std::os::unix::fs::{MetadataExt as _, fchown};
-                // Only root may give files away.
+                // Only root may change a file's owner.
                 let _ = fchown(&*file, Some(old.uid()), Some(old.gid()));
             }
             file.set_permissions(old.permissions())?;
@@ -124,7 +124,7 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Creates a file without a name, or one with a name of its own where there are no such files.
+    /// Creates a file without a name, or with a temporary name if the system has no unnamed files.
     fn beside(place: PathBuf) -> io::Result<Self> {
         let mut builder = builder();
         #[cfg(target_os = "linux")]
@@ -139,7 +139,7 @@ impl Draft {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
-            // Less what the umask takes away.
+            // Minus the bits of the umask.
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
         Ok(Self::Beside(builder.tempfile_in(folder(&place))?, place))
@@ -158,7 +158,7 @@ impl Draft {
         }
     }
 
-    /// Puts the file into its place.
+    /// Moves the file to its destination.
     fn keep(self) -> io::Result<()> {
         match self {
             #[cfg(target_os = "linux")]
@@ -166,7 +166,7 @@ impl Draft {
                 use rustix::fs::{AtFlags, CWD, linkat};
                 use std::os::fd::AsRawFd as _;
                 let open = format!("{OPEN_FILES}/{}", file.as_raw_fd());
-                // A link cannot take the place of a file, and a file with another name can.
+                // A new link cannot replace a file, but renaming another file can.
                 let named = builder().make_in(folder(&place), |name| {
                     Ok(linkat(CWD, &*open, CWD, name, AtFlags::SYMLINK_FOLLOW)?)
                 })?;
@@ -188,17 +188,17 @@ impl Write for Draft {
     }
 }
 
-/// Writes a file as a whole: one that is there already is replaced only by a complete one.
+/// Writes a whole file: only a complete file replaces an existing one.
 ///
 /// # Errors
-/// Why it cannot be written.
+/// If it cannot be written.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     let mut draft = Draft::create(path)?;
     draft.write_all(bytes.as_ref())?;
     draft.keep()
 }
 
-/// A file that is being written, compressed as its ending says.
+/// A file being written, compressed as its extension says.
 pub struct Output {
     path: PathBuf,
     sink: Sink,
@@ -211,7 +211,7 @@ enum Sink {
 }
 
 impl Output {
-    /// Begins a file, which takes the place of an older one when it is finished.
+    /// Begins a file, which replaces an older one when it is finished.
     ///
     /// # Errors
     /// If that is not possible.
@@ -219,7 +219,7 @@ impl Output {
         Self::over(Draft::create, path)
     }
 
-    /// Empties or creates the file now, for what must be there even if this tool is killed.
+    /// Empties or creates the file now, for data that must survive if this tool is killed.
     ///
     /// # Errors
     /// If that is not possible.
@@ -246,7 +246,7 @@ impl Output {
         Ok(Self { path: path.into(), sink: create().map_err(Failure::file(path))? })
     }
 
-    /// Writes what is left, and puts the file into its place.
+    /// Writes the rest, and moves the file to its destination.
     ///
     /// # Errors
     /// If that is not possible.

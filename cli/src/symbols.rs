@@ -14,7 +14,7 @@ use object::read::ReadCache;
 
 use crate::failure::Failure;
 
-/// The longest name of a function that is kept, in bytes.
+/// Longest name of a function in bytes; longer names are cut.
 const LONGEST: usize = 4096;
 
 /// Returns the build id of a program or a library in hexadecimal.
@@ -25,8 +25,7 @@ pub fn build_id(path: &Path) -> Option<String> {
     Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Looks up the functions at all nodes that have no names yet, as far as their files are there and are the same; the lines that name
-/// them in a trace.
+/// Looks up the functions at all nodes without names whose files exist unchanged. Returns the lines that name them in a trace.
 pub fn resolve(stacks: &mut Stacks) -> Vec<String> {
     Resolver::default().resolve(stacks)
 }
@@ -37,17 +36,17 @@ const DEVICE: u32 = 0;
 /// Looks up functions, and keeps the files open for the next time.
 #[derive(Default)]
 pub struct Resolver {
-    /// By the number of the module.
+    /// The open files by the number of the module.
     files: HashMap<u32, Option<Loader>>,
-    /// The nodes that it has looked up.
+    /// Number of nodes that it has looked up.
     seen: usize,
 }
 
 impl Resolver {
-    /// Creates one that finds the functions of a device's trace in this firmware, if there is one.
+    /// Creates a resolver that finds the functions of a device's trace in `firmware`, if given.
     ///
     /// # Errors
-    /// If it cannot be read, or is no object file.
+    /// If the firmware cannot be read, or is not an object file.
     pub fn of_firmware(firmware: Option<&Path>) -> Result<Self, Failure> {
         let mut resolver = Self::default();
         if let Some(path) = firmware {
@@ -59,7 +58,7 @@ impl Resolver {
         Ok(resolver)
     }
 
-    /// Looks up the functions at the nodes that are new, like [`resolve`].
+    /// Looks up the functions at new nodes, like [`resolve`].
     pub fn resolve(&mut self, stacks: &mut Stacks) -> Vec<String> {
         let mut wanted: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
         for &node in &stacks.nodes()[self.seen..] {
@@ -84,7 +83,7 @@ impl Resolver {
     }
 }
 
-/// Opens the debug information of a module, where systems keep it by the build id, or the module's own file.
+/// Opens the debug information of a module, where systems store it by build id, or else the module itself.
 fn find(module: &Module) -> Option<Loader> {
     let path = PathBuf::from(&module.path);
     if let Some((first, rest)) = module.build_id.as_deref().and_then(|id| id.split_at_checked(2)) {
@@ -151,7 +150,7 @@ struct Names {
 }
 
 impl Names {
-    /// Creates a writer for a trace that has this many strings.
+    /// Creates a writer for a trace that already has `count` strings.
     fn new(count: usize) -> Self {
         Self { strings: HashMap::new(), count, lines: Vec::new() }
     }

@@ -1,6 +1,6 @@
-//! Fills templates of HTML pages that need no other file.
+//! Fills templates of self-contained HTML pages.
 
-/// Returns a page: a template whose slots `{{name}}` are filled. `{{data}}` becomes the JSON `data`, in a form that cannot end the element
+/// Returns a page: a template with its slots `{{name}}` filled. `{{data}}` becomes the JSON `data`, in a form that cannot end the element
 /// around it; `part` returns the text of every other slot.
 pub fn filled(template: &str, data: &str, part: impl Fn(&str) -> String) -> String {
     let mut out = String::with_capacity(data.len() + (1 << 16));

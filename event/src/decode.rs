@@ -1,11 +1,11 @@
-//! Reading of the binary form.
+//! Reads the binary format.
 
 use crate::error::DecodeError;
 use crate::form::{ALLOCATE, FAIL, FREE, LOST, Last, MAX_TEXT, MOVED, NAME, NOTE, REALLOCATE, TAG, TIME};
 use crate::header::Header;
 use crate::record::{Action, Event, Record};
 
-/// Reads records one at a time, from a stream or from a buffer with a part of it.
+/// Decodes records one at a time, from a buffer with a part of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Decoder {
@@ -14,7 +14,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Makes a decoder for the first record of a trace with this header.
+    /// Creates a decoder for the first record of a trace with this header.
     pub const fn new(header: &Header) -> Self {
         Self { last: Last::START, max: header.max() }
     }
@@ -24,8 +24,8 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// [`DecodeError`]; the decoder is unchanged then. After [`DecodeError::Truncated`] the same record can be
-    /// tried again with more bytes. With [`Encoder::MAX_RECORD`](crate::Encoder::MAX_RECORD) bytes that error never occurs.
+    /// [`DecodeError`], with the decoder unchanged. After [`DecodeError::Truncated`], the record can be tried again with more bytes. With
+    /// [`Encoder::MAX_RECORD`](crate::Encoder::MAX_RECORD) bytes that error never occurs.
     pub fn decode<'a>(&mut self, bytes: &'a [u8]) -> Result<(Record<'a>, usize), DecodeError> {
         let mut reader = Reader { bytes, at: 0, last: self.last, max: self.max };
         let record = reader.record()?;
@@ -34,7 +34,7 @@ impl Decoder {
     }
 }
 
-/// Iterates over the records of a trace that is in memory as a whole. Ends after the first error.
+/// Iterates over the records of a trace that is entirely in memory. Ends after the first error.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Records<'a> {
@@ -56,8 +56,7 @@ impl<'a> Records<'a> {
         Ok((header, Self { decoder, bytes: trace, at: Header::SIZE, failed: false }))
     }
 
-    /// Returns the offset in bytes of the next record, or of the one that could not be read, from the start of the
-    /// trace.
+    /// Returns the offset in bytes, from the start of the trace, of the next record or of the record that could not be read.
     pub fn offset(&self) -> usize {
         self.at
     }

@@ -1,4 +1,4 @@
-//! Writing of the binary form.
+//! Writes the binary format.
 
 use crate::error::EncodeError;
 use crate::form::{self, ALLOCATE, FAIL, FREE, LOST, Last, MOVED, NAME, NOTE, REALLOCATE, TAG, TIME};
@@ -37,12 +37,12 @@ impl Encoder {
     /// Bytes of the longest record other than a name or a note: the first byte, timestamp, tag, two ids and a size.
     pub const MAX_EVENT: usize = 1 + 10 + 5 + 10 + 10 + 10;
 
-    /// The most bytes that a name or a note may have.
+    /// Largest number of bytes in a name or a note.
     pub const MAX_TEXT: usize = form::MAX_TEXT;
-    /// The most bytes that a record may have.
+    /// Largest number of bytes in a record.
     pub const MAX_RECORD: usize = 1 + 10 + 10 + Self::MAX_TEXT;
 
-    /// Makes an encoder for the first record of a trace.
+    /// Creates an encoder for the first record of a trace.
     pub const fn new() -> Self {
         Self { last: Last::START }
     }
@@ -51,7 +51,7 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// [`EncodeError`]. The record may be tried again or left out; the contents of `out` are unspecified.
+    /// [`EncodeError`]. The record may be tried again or omitted; the contents of `out` are unspecified.
     pub fn encode(&mut self, record: &Record<'_>, out: &mut [u8]) -> Result<usize, EncodeError> {
         let mut writer = Writer { out, at: 0, last: self.last };
         match *record {

@@ -1,9 +1,9 @@
-//! Why records are not written or read.
+//! The errors of writing and reading records.
 
 use crate::form;
 use core::fmt;
 
-/// Why a record could not be written. Nothing was written.
+/// The reason why a record could not be written. No part of it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -31,7 +31,7 @@ impl fmt::Display for EncodeError {
 
 impl core::error::Error for EncodeError {}
 
-/// Why a trace in binary form could not be read.
+/// The reason why a trace in binary format could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -1,11 +1,11 @@
-//! Numbers of the binary form, which its encoder and decoder share.
+//! Numbers of the binary format, shared by encoder and decoder.
 
 pub(crate) const VERSION: u8 = 1;
 
-/// How a trace begins.
+/// The first bytes of a trace.
 pub(crate) const MAGIC: [u8; 4] = [0xA1, b'A', b'L', b'T'];
 
-/// The most bytes of a name or a note.
+/// Largest number of bytes in a name or a note.
 pub(crate) const MAX_TEXT: usize = 16 * 1024;
 
 // The kinds of records, in the lowest bits of their first byte.
@@ -21,7 +21,7 @@ pub(crate) const TIME: u8 = 1 << 3;
 pub(crate) const TAG: u8 = 1 << 4;
 pub(crate) const MOVED: u8 = 1 << 5;
 
-/// The values that differences are taken from, the same in encoder and decoder.
+/// The values from which differences are taken, equal in encoder and decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Last {

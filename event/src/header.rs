@@ -1,30 +1,30 @@
-//! The header of the binary form.
+//! The header of the binary format.
 
 use crate::error::DecodeError;
 use crate::form;
 
-/// The header of a trace in binary form.
+/// The header of a trace in binary format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Header {
-    /// True if the ids of events are the addresses of their blocks.
+    /// Whether the ids of events are the addresses of their blocks.
     pub addresses: bool,
     /// Bytes of an address or a size: 2, 4 or 8.
     pub width: u8,
-    /// Events that were lost before the first record.
+    /// Number of events lost before the first record.
     pub lost: u64,
 }
 
 impl Header {
     /// Bytes of a header.
     pub const SIZE: usize = 16;
-    /// The version that is written and read.
+    /// The version written and read.
     pub const VERSION: u8 = form::VERSION;
 
     /// The header for traces of this program: ids are addresses, with the target's width.
     pub const HERE: Self = Self { addresses: true, width: size_of::<usize>() as u8, lost: 0 };
 
-    /// Returns whether `bytes` start like a trace in binary form.
+    /// Returns whether `bytes` start like a trace in binary format.
     pub fn is_at(bytes: &[u8]) -> bool {
         bytes.starts_with(&form::MAGIC)
     }
@@ -61,7 +61,7 @@ impl Header {
         Ok(Self { addresses: flags == 1, width, lost: u64::from_le_bytes(*lost) })
     }
 
-    /// The largest id or size.
+    /// Returns the largest id or size.
     pub(crate) const fn max(&self) -> u64 {
         u64::MAX >> (64 - 8 * self.width as u32)
     }

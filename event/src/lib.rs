@@ -1,8 +1,8 @@
-//! Events of a heap, and the compact binary form in which a device records them.
+//! Events of a heap, and the compact binary format in which a device records them.
 //!
 //! # Text form
 //!
-//! The form for people and tools: one event per line, with decimal numbers.
+//! The format for people and tools: one event per line, with decimal numbers.
 //!
 //! ```text
 //! a <id> <size> <align>   allocate; align 0: unknown
@@ -11,12 +11,11 @@
 //! # ...                   a comment
 //! ```
 //!
-//! Each event may be followed by ` @<timestamp>` (decimal), ` #<tag>` and ` &<address>` (hexadecimal: where the
-//! block lies from this event on), in any order. In a tag's name, white space, control characters and `%` are
-//! written as `%` and two hexadecimal digits per byte. Three kinds of comments carry what the binary form has but
-//! the text form has no event for: `# failed <size> <align>` (which may have a timestamp and a tag), `# lost
-//! <events>`, and `# | <a line of text>`, a [`Record::Note`] on the previous event; a note of several lines takes
-//! several of them.
+//! Each event may be followed by ` @<timestamp>` (decimal), ` #<tag>` and ` &<address>` (hexadecimal: where the block lies from this
+//! event on), in any order. In a tag's name, white space, control characters and `%` are written as `%` and two hexadecimal digits per
+//! byte. Three kinds of comments carry records of the binary format that are not events of the text format: `# failed <size> <align>` (which
+//! may have a timestamp and a tag), `# lost <events>`, and `# | <a line of text>`, a [`Record::Note`] on the previous event; a note of
+//! several lines becomes several comments.
 //!
 //! # Binary form
 //!
@@ -26,10 +25,10 @@
 //! | --- | --- |
 //! | 0..4 | the magic number `A1 41 4C 54` (no text starts with it) |
 //! | 4 | the version, [`Header::VERSION`] |
-//! | 5 | bit 0: ids are addresses; the others are 0 |
+//! | 5 | bit 0: ids are addresses; the other bits are 0 |
 //! | 6 | bytes of an address: 2, 4 or 8; no id and no size is larger |
 //! | 7 | 0 |
-//! | 8..16 | events that were lost before the first record, little endian |
+//! | 8..16 | number of events lost before the first record, little endian |
 //!
 //! Records follow without gaps until the end. Bits 0 to 2 of a record's first byte are its kind. Bit 3 says whether
 //! a timestamp follows, and bit 4 whether a new tag follows. Bits 5 to 7 depend on the kind, or are 0. The
@@ -43,11 +42,11 @@
 //!
 //! | kind | bits 5 to 7 | body |
 //! | --- | --- | --- |
-//! | 0 allocate | 0: the alignment is not known; 1 to 6: it is 1 to 32; 7: it follows | id, size *unsigned*; if 7, a byte: the logarithm of the alignment, at most 63 |
+//! | 0 allocate | 0: the alignment is unknown; 1 to 6: it is 1 to 32; 7: it follows | id, size *unsigned*; if 7, a byte: the logarithm of the alignment, at most 63 |
 //! | 1 reallocate | bit 5: the block has moved, so it has a new id | id; if moved, the new id; size *unsigned* |
 //! | 2 free | 0 | id |
 //! | 3 failed | as for 0 | size *unsigned*; if 7, the byte |
-//! | 4 lost | 0 | *unsigned*: the events that are missing here |
+//! | 4 lost | 0 | *unsigned*: the number of events missing here |
 //! | 5 name | 0 | the tag's number, not 0, *unsigned*; the length of its name *unsigned*; its name in UTF-8 |
 //! | 6 note | 0 | the length *unsigned*; text in UTF-8 that belongs to the event before |
 //!
@@ -79,6 +78,6 @@ pub use header::Header;
 pub use record::{Action, Event, Record};
 pub use sample::Sampler;
 
-/// The folder of this crate's package, for a build script that compiles `src/lib.rs` in it with other options.
+/// The folder of this crate's package, for build scripts that compile its `src/lib.rs` with other options.
 #[cfg(feature = "folder")]
 pub const FOLDER: &str = env!("CARGO_MANIFEST_DIR");

@@ -1,4 +1,4 @@
-//! What a trace consists of.
+//! The records of a trace.
 
 /// An event of a block. Sizes and alignments are in bytes, as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +42,14 @@ pub enum Action {
 pub struct Event {
     /// The kind of event and its data.
     pub action: Action,
-    /// When it happened, in the recording program's unit.
+    /// The time of the event, in the recording program's unit.
     pub time: Option<u64>,
     /// The number of the tag in whose scope it happened, 0 for none; [`Record::Name`] gives its name.
     pub tag: u32,
 }
 
 impl Event {
-    /// Makes an event without time and tag.
+    /// Creates an event without time and tag.
     pub const fn new(action: Action) -> Self {
         Self { action, time: None, tag: 0 }
     }
@@ -61,7 +61,7 @@ impl Event {
 pub enum Record<'a> {
     /// An event.
     Event(Event),
-    /// Events happened here that were not recorded.
+    /// Events that happened here but were not recorded.
     Lost {
         /// The number of these events.
         events: u64,

@@ -1,10 +1,10 @@
-//! Samples by bytes.
+//! Samples blocks by bytes.
 
-/// Chooses blocks at random, one for so many requested bytes on average: the bytes up to the next choice have an exponential
-/// distribution, so whether a block is chosen does not depend on the ones before it (Poisson sampling, as in jemalloc and tcmalloc).
+/// Chooses blocks at random, on average one per `mean` requested bytes: the bytes up to the next choice have an exponential distribution,
+/// so a block's choice does not depend on earlier blocks (Poisson sampling, as in jemalloc and tcmalloc).
 ///
-/// A block of `size` bytes is chosen with the probability `p = 1 - exp(-size / mean)`, so it stands for `1 / p` blocks, and sums of
-/// what the chosen ones stand for are estimates without bias. A request for no bytes is never chosen.
+/// A block of `size` bytes is chosen with the probability `p = 1 - exp(-size / mean)`, so it represents `1 / p` blocks, and sums over the
+/// chosen blocks with these weights are unbiased estimates. A request for no bytes is never chosen.
 ///
 /// ```
 /// use allotment_event::Sampler;
@@ -21,7 +21,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Creates a sampler with a mean in bytes, at least 1. Samplers of one seed choose alike.
+    /// Creates a sampler with a mean in bytes, at least 1. Samplers with equal seeds choose alike.
     pub const fn new(mean: u64, seed: u64) -> Self {
         Self { mean: if mean == 0 { 1 } else { mean }, left: 0, random: seed }
     }
@@ -38,7 +38,7 @@ impl Sampler {
 
     #[cold]
     fn chooses_now(&mut self, size: u64) -> bool {
-        // The first distance.
+        // Draw the first distance.
         if self.left == 0 {
             self.left = Self::distance(self.mean, &mut self.random);
             return self.chooses(size);
@@ -47,8 +47,8 @@ impl Sampler {
         true
     }
 
-    /// Returns the bytes up to a choice, at least 1, and moves the random number on. A block is chosen if it is no smaller than what is
-    /// left of them; a block that is not is taken off.
+    /// Returns the bytes up to the next choice, at least 1, and advances the random number. A block is chosen if it has at least the
+    /// remaining bytes; a smaller block reduces them by its size.
     pub fn distance(mean: u64, random: &mut u64) -> u64 {
         // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
         *random = random.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -61,7 +61,7 @@ impl Sampler {
     }
 }
 
-/// The natural logarithm of a normal number, to 1e-10 or so: there is none without the standard library.
+/// Returns the natural logarithm of a normal number, to about 1e-10, since `core` has no logarithm.
 fn logarithm(number: f64) -> f64 {
     let bits = number.to_bits();
     let exponent = (bits >> 52) as i64 - 1023;
@@ -86,8 +86,8 @@ mod tests {
         }
     }
 
-    /// A run of blocks of many sizes, as programs have them, and its estimates by 2,000 seeds: without bias, and within the error that
-    /// the tool states, two times the root of mean times bytes, in at least 95 % of them.
+    /// Estimates of a run of blocks of many sizes, with 2,000 seeds, are unbiased and in at least 95 % of cases within the error that the
+    /// tool states: twice the root of mean times bytes.
     #[test]
     fn estimates_have_no_bias_and_the_stated_error() {
         let mean = 4096;
@@ -116,7 +116,7 @@ mod tests {
         assert!(bias < 4.0 * deviation / (seeds as f64).sqrt(), "{bias} of {bytes} B, deviation {deviation}");
         assert!((count / seeds as f64 / blocks - 1.0).abs() < 0.02, "{count} of {blocks} times {seeds}");
         assert!(within * 100 >= seeds * 95, "{within} of {seeds}");
-        // The statement is not a useless one.
+        // The stated error is not uselessly large.
         assert!(deviation > stated / 5.0, "{deviation}, {stated}");
     }
 }

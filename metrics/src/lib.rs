@@ -1,7 +1,7 @@
-//! Metrics of heaps and pools while a program runs, in the text form of Prometheus (OpenMetrics).
+//! Metrics of heaps and pools while a program runs, in the text format of Prometheus (OpenMetrics).
 //!
-//! [`Memory`] is a collector of the crate `prometheus-client`: it asks its sources for their statistics when it is scraped, and costs
-//! nothing in between. The names are those of OpenTelemetry, with `_` for `.` and the unit at the end, as Prometheus has it.
+//! [`Memory`] is a collector of the crate `prometheus-client`: it queries its sources for statistics when it is scraped, and costs
+//! nothing in between. The names are those of OpenTelemetry, with `_` for `.` and the unit at the end, as in Prometheus.
 //!
 //! ```
 //! use allotment::pool::PoolStats;
@@ -18,26 +18,26 @@
 //!
 //! | metric | heaps | growing | pools | |
 //! | --- | --- | --- | --- | --- |
-//! | `allotment_memory_used_bytes` | x | x | x | live blocks, rounding included |
-//! | `allotment_memory_peak_bytes` | x | x | x | the most of that so far |
+//! | `allotment_memory_used_bytes` | x | x | x | live blocks, including rounding |
+//! | `allotment_memory_peak_bytes` | x | x | x | peak of the used bytes so far |
 //! | `allotment_memory_requested_bytes` | | | x | live blocks, as requested |
-//! | `allotment_memory_limit_bytes` | x | | | what the heap can hold |
-//! | `allotment_memory_committed_bytes` | | x | x | what the system or the device has given |
-//! | `allotment_memory_reserved_bytes` | | x | | addresses |
-//! | `allotment_memory_free_bytes` | x | x | x | held, and in no live block |
+//! | `allotment_memory_limit_bytes` | x | | | capacity of the heap |
+//! | `allotment_memory_committed_bytes` | | x | x | memory obtained from the system or the device |
+//! | `allotment_memory_reserved_bytes` | | x | | reserved addresses |
+//! | `allotment_memory_free_bytes` | x | x | x | held, but in no live block |
 //! | `allotment_memory_largest_free_bytes` | x | | x | the largest request that is sure to succeed, or the largest free block |
 //! | `allotment_memory_blocks` | x | | x | live blocks |
 //! | `allotment_memory_failures_total` | x | | x | requests that failed |
-//! | `allotment_memory_allocated_bytes_total` | | | x | all that was ever allocated |
-//! | `allotment_memory_released_bytes_total` | | x | | what went back to the system |
-//! | `allotment_memory_requests_total` | | | x | by `result`: `hit`, or `miss` where the source was asked |
-//! | `allotment_memory_waits_total` | | | x | how often the caller was blocked for an event |
+//! | `allotment_memory_allocated_bytes_total` | | | x | total bytes allocated |
+//! | `allotment_memory_released_bytes_total` | | x | | memory returned to the system |
+//! | `allotment_memory_requests_total` | | | x | requests by `result`: `hit`, or `miss` if the source was called |
+//! | `allotment_memory_waits_total` | | | x | times that the caller was blocked for an event |
 //! | `allotment_memory_source_seconds_total` | | | x | time in calls of the source |
 //!
 //! [`Memory::timings`] adds `allotment_memory_operation_duration_seconds`, a histogram for each `operation` (`allocate`, `free`, `resize`),
 //! and [`Memory::contention`] adds `allotment_memory_lock_acquisitions_total` and `allotment_memory_lock_waits_total`.
 //!
-//! With the feature `tracing`, [`SpanTags`] tags what a thread allocates with the span that it is in.
+//! With the feature `tracing`, [`SpanTags`] tags a thread's allocations with its current span.
 
 #[cfg(feature = "tracing")]
 mod spans;
@@ -60,7 +60,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
-/// A metric of which each heap may have a value.
+/// A metric for which each heap may have a value.
 struct Family {
     name: &'static str,
     help: &'static str,
@@ -76,7 +76,7 @@ const fn counter(name: &'static str, help: &'static str, unit: Option<Unit>) -> 
     Family { name, help, unit, kind: MetricType::Counter }
 }
 
-/// All metrics in the order in which they are written.
+/// All metrics, in the order of output.
 static FAMILIES: [Family; 20] = [
     gauge("used", "Live blocks, rounding included", Some(Unit::Bytes)),
     gauge("peak", "The most that was used so far", Some(Unit::Bytes)),
@@ -105,7 +105,7 @@ static FAMILIES: [Family; 20] = [
     },
 ];
 
-/// What a metric is of one heap.
+/// The value of a metric for one heap.
 enum Value {
     Count(u64),
     /// With a second label.
@@ -113,11 +113,12 @@ enum Value {
     Time(Duration),
     /// With a second label.
     LabelledTime((&'static str, &'static str), Duration),
-    /// The durations of an operation, and the ticks of a second.
+    /// The durations of an operation, and the ticks per second.
     Durations(&'static str, Histogram, f64),
 }
 
-/// Returns the upper end in seconds and the operations of each class of a histogram. There are always as many, as Prometheus wants.
+/// Returns the upper end in seconds and the number of operations of each class of a histogram. The number of classes is constant, as
+/// Prometheus requires.
 fn buckets(histogram: &Histogram, ticks_per_second: f64) -> Vec<(f64, u64)> {
     let mut buckets: Vec<(f64, u64)> =
         (1..32).map(|log| (f64::from(1_u32 << log) / ticks_per_second, 0)).chain([(f64::MAX, 0)]).collect();
@@ -127,7 +128,7 @@ fn buckets(histogram: &Histogram, ticks_per_second: f64) -> Vec<(f64, u64)> {
     buckets
 }
 
-/// The values of a heap by the names of their metrics.
+/// The values of a heap, with the names of their metrics.
 type Values = Vec<(&'static str, Value)>;
 
 /// A heap's name, and the function that returns its values.
@@ -140,7 +141,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Adds a heap with the statistics that `stats` returns.
+    /// Adds a heap with statistics from `stats`.
     #[must_use]
     pub fn heap(self, name: &str, stats: impl Fn() -> Stats + Send + Sync + 'static) -> Self {
         self.with(name, move || {
@@ -158,7 +159,7 @@ impl Memory {
         })
     }
 
-    /// Adds a heap that grows, with the statistics that `stats` returns.
+    /// Adds a growing heap with statistics from `stats`.
     #[must_use]
     pub fn growing(self, name: &str, stats: impl Fn() -> GrowingStats + Send + Sync + 'static) -> Self {
         self.with(name, move || {
@@ -175,7 +176,7 @@ impl Memory {
         })
     }
 
-    /// Adds a pool with the statistics that `stats` returns.
+    /// Adds a pool with statistics from `stats`.
     #[must_use]
     pub fn pool(self, name: &str, stats: impl Fn() -> PoolStats + Send + Sync + 'static) -> Self {
         self.with(name, move || {
@@ -196,7 +197,7 @@ impl Memory {
                 ("source", Value::Time(stats.calls.time)),
                 ("lock_waits", Value::Count(stats.lock_waits)),
             ];
-            // The rest is measured only if the pool's options ask for it.
+            // The pool measures the rest only if its options request it.
             if stats.latency.count > 0 {
                 values.push(("mean", Value::Count(stats.mean)));
                 values.push(("operation_duration", Value::Durations("allocate", stats.latency, 1e9)));
@@ -210,7 +211,7 @@ impl Memory {
         })
     }
 
-    /// Adds how long a heap's operations take, as a [`Timed`](allotment::Timed) has measured it with a clock of so many ticks per second.
+    /// Adds the durations of a heap's operations, as measured by a [`Timed`](allotment::Timed) with a clock of `ticks_per_second`.
     #[must_use]
     pub fn timings(
         self,
@@ -228,7 +229,8 @@ impl Memory {
         })
     }
 
-    /// Adds how often a heap's lock was acquired, and how often the caller had to wait, as a [`Counted`](allotment::lock::Counted) lock counts.
+    /// Adds the acquisitions of a heap's lock, and the acquisitions that had to wait, as counted by a
+    /// [`Counted`](allotment::lock::Counted) lock.
     #[must_use]
     pub fn contention(self, name: &str, contention: impl Fn() -> Contention + Send + Sync + 'static) -> Self {
         self.with(name, move || {
@@ -241,7 +243,7 @@ impl Memory {
     }
 
     fn with(mut self, name: &str, values: impl Fn() -> Values + Send + Sync + 'static) -> Self {
-        // `prometheus-client` writes labels as they are.
+        // `prometheus-client` does not escape labels.
         let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         self.sources.push((name, Box::new(values)));
         self
@@ -256,7 +258,7 @@ impl fmt::Debug for Memory {
 
 impl Collector for Memory {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        // Each is asked once, so that its values are of one moment.
+        // Query each source once, so that its values are of one moment.
         let all: Vec<(&str, Values)> =
             self.sources.iter().map(|(name, values)| (name.as_str(), values())).collect();
         for Family { name, help, unit, kind } in &FAMILIES {

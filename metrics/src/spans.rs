@@ -1,4 +1,4 @@
-//! [`SpanTags`]: tags of allocations after the spans of `tracing`.
+//! [`SpanTags`]: tags allocations with the spans of `tracing`.
 
 use allotment::observe::swap_tag;
 use tracing::Subscriber;
@@ -7,11 +7,11 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Tags what a thread allocates with the name of the innermost span that it is in.
+/// Tags a thread's allocations with the name of its innermost span.
 ///
-/// The layer belongs on the `Registry` of `tracing-subscriber`; a filter of its own ([`Layer::with_filter`]) chooses the spans. Entering and
-/// leaving a span costs one write to a variable of the thread. Outside of all spans there is no tag; [`allotment::observe::with_tag`] inside
-/// of a span applies until its closure returns. [`Tags`](allotment::observe::Tags), budgets and traces then name spans.
+/// Add the layer to the `Registry` of `tracing-subscriber`; a filter on it ([`Layer::with_filter`]) chooses the spans. Entering or
+/// leaving a span costs one write to a thread-local variable. Outside all spans there is no tag; [`allotment::observe::with_tag`] inside
+/// a span applies until its closure returns. [`Tags`](allotment::observe::Tags), budgets and traces then name spans.
 ///
 /// ```
 /// use allotment::observe::tag;

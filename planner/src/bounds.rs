@@ -1,4 +1,4 @@
-//! Lower bounds on the arena.
+//! Lower bounds on the arena's size.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,15 +8,15 @@ use crate::model::{Buffer, Instance, Piece, meetings};
 /// A lower bound on the arena, and what proves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
-    /// Bytes that any plan needs.
+    /// Bytes that every plan needs.
     pub bytes: u64,
-    /// The time step at which so many bytes are live; `None` if the bound comes from buffers that are never all live at once.
+    /// The time step at which that many bytes are live; `None` if the bound comes from buffers that are never all live at once.
     pub time: Option<i64>,
     /// The indices of the buffers that prove it.
     pub buffers: Vec<usize>,
 }
 
-/// Returns the best of all bounds. O(n log n), and a bounded search for a clique where buffers have gaps.
+/// Returns the best of all bounds. O(n log n), plus a bounded clique search if buffers have gaps.
 pub fn lower_bound(instance: &Instance) -> Bound {
     lower_bound_within(instance, &Deadline::never())
 }
@@ -33,10 +33,10 @@ pub fn lower_bound_within(instance: &Instance, deadline: &Deadline) -> Bound {
     best
 }
 
-/// The steps of the search for a clique.
+/// Step limit of the clique search.
 pub(crate) const CLIQUE_STEPS: usize = 20_000;
 
-/// Returns the bound that takes no longer than a simple rule: by load, or by the end of the largest buffer.
+/// Returns the better of two bounds that are quick to compute: the load, and the highest end of a single buffer.
 pub(crate) fn quick_bound(instance: &Instance, deadline: &Deadline) -> Bound {
     let mut best = load_bound(instance, deadline).unwrap_or_default();
     for (n, buffer) in instance.buffers().iter().enumerate() {
@@ -55,10 +55,10 @@ pub fn gcd(a: u64, b: u64) -> u64 {
 
 /// Returns the largest number of bytes that are live at once; `None` if `deadline` passes first.
 ///
-/// Sizes are rounded up to the greatest common divisor of all alignments, except for the topmost buffer. The same is done for each coarser
-/// alignment, with the sizes of buffers that need not keep to it rounded down: from one coarse buffer to the next it is a multiple of the
-/// alignment, and `ceil(a) + floor(b) <= ceil(a + b)`. Of buffers that may share a place only the largest counts. Where a part of a buffer can
-/// be free for a time, nothing is rounded. O(n log n) for each alignment.
+/// Sizes are rounded up to the greatest common divisor of all alignments, except for the topmost buffer. Each coarser alignment gives
+/// another bound, with the sizes of less aligned buffers rounded down: the distance between coarse buffers is a multiple of the
+/// alignment, and `ceil(a) + floor(b) <= ceil(a + b)`. Of buffers that may share a place, only the largest counts. Nothing is rounded if
+/// a part of a buffer can be free for a time. O(n log n) for each alignment.
 pub fn load_bound(instance: &Instance, deadline: &Deadline) -> Option<Bound> {
     let mut watch = Watch::new(deadline);
     // Sorting comes first, and cannot be interrupted.
@@ -68,7 +68,7 @@ pub fn load_bound(instance: &Instance, deadline: &Deadline) -> Option<Bound> {
     let mut aligns: Vec<u64> = instance.buffers().iter().map(|buffer| buffer.align).collect();
     aligns.sort_unstable();
     aligns.dedup();
-    // The bytes of a part of a buffer begin anywhere, so that several parts fit between two multiples of an alignment.
+    // A part of a buffer can begin at any byte, so several parts fit between two multiples of an alignment.
     let mut gaps = instance.buffers().iter().flat_map(|buffer| &buffer.gaps);
     if gaps.any(|gap| gap.window.is_some()) {
         return load_of(instance, 1, 1, &mut watch);
@@ -84,11 +84,11 @@ pub fn load_bound(instance: &Instance, deadline: &Deadline) -> Option<Bound> {
     Some(best)
 }
 
-/// The most alignments that get a bound of their own.
+/// Largest number of alignments for which a bound is computed.
 const ALIGNMENTS: usize = 8;
 
-/// Returns the largest live load with the buffers whose offsets are multiples of `unit` rounded up to that, and the others rounded down.
-/// All offsets are multiples of `step`.
+/// Returns the largest live load, with sizes rounded up to `unit` for buffers aligned to it, and down for the others. All offsets are
+/// multiples of `step`.
 fn load_of(instance: &Instance, unit: u64, step: u64, watch: &mut Watch) -> Option<Bound> {
     let buffers = instance.buffers();
     let group = groups(instance);
@@ -109,7 +109,7 @@ fn load_of(instance: &Instance, unit: u64, step: u64, watch: &mut Watch) -> Opti
         }
     }
     events.sort_unstable();
-    // The multiset of what is lost to rounding at the top: only the largest counts.
+    // The multiset of bytes added by rounding. The topmost buffer does not need its own, so the largest is subtracted.
     let mut lost = BTreeMap::<u64, usize>::new();
     let mut together: HashMap<usize, BTreeMap<u64, usize>> = HashMap::new();
     let (mut load, mut others, mut best, mut time) = (0_u64, 0_u64, 0_u64, None);
@@ -147,7 +147,7 @@ fn load_of(instance: &Instance, unit: u64, step: u64, watch: &mut Watch) -> Opti
                 }
             }
         }
-        // Of the others the topmost alone is not rounded up to `step`.
+        // Of the other buffers, only the topmost is not rounded up to `step`.
         let bound = load - lost.last_key_value().map_or(0, |(&lost, _)| lost.min(load))
             + others.saturating_sub(step - 1);
         if bound > best {
@@ -176,7 +176,7 @@ pub fn live_at(instance: &Instance, time: i64) -> Vec<usize> {
     (0..instance.len()).filter(live).collect()
 }
 
-/// Returns the representative of each buffer's group of sharers.
+/// Returns a representative of each buffer's sharing group.
 fn groups(instance: &Instance) -> Vec<usize> {
     let mut group: Vec<usize> = (0..instance.len()).collect();
     fn find(group: &mut [usize], mut n: usize) -> usize {
@@ -195,10 +195,10 @@ fn groups(instance: &Instance) -> Vec<usize> {
     (0..instance.len()).map(|n| find(&mut group, n)).collect()
 }
 
-/// The search for a clique takes this many of the largest buffers, since it keeps the candidates of all members.
+/// Number of the largest buffers in the clique search, limited because the search keeps the candidates of all members.
 const CLIQUE: usize = 5000;
 
-/// Returns the heaviest set of pairwise conflicting buffers that is found with at most `nodes` steps before `deadline` passes.
+/// Returns the heaviest set of pairwise conflicting buffers found in at most `nodes` steps before `deadline` passes.
 ///
 /// The buffers of such a set lie on top of each other in every plan, even if they are not all live at one moment. For lifetimes
 /// without gaps this is the load bound.
@@ -223,20 +223,20 @@ struct Cliques<'a> {
     instance: &'a Instance,
     pieces: Vec<Vec<Piece>>,
     watch: Watch<'a>,
-    /// Steps that are left.
+    /// Remaining steps.
     left: usize,
     best: (u64, Vec<usize>),
 }
 
 impl Cliques<'_> {
-    /// Once the deadline has passed nothing conflicts, so that all loops run dry.
+    /// Returns whether two buffers conflict: never after the deadline, so that all loops run dry.
     fn conflict(&mut self, a: usize, b: usize) -> bool {
         let (ours, theirs) = (&self.pieces[a], &self.pieces[b]);
         let out_of_time = self.watch.passed(8 * (ours.len() + theirs.len()) + 8);
         !out_of_time && !self.instance.may_share(a, b) && meetings(ours, theirs).next().is_some()
     }
 
-    /// Adds candidates, which conflict with all of the clique, in every way that may be heavier than the best.
+    /// Extends the clique by candidates, which conflict with all its members, in every way that may beat the best weight.
     fn grow(&mut self, clique: &mut Vec<usize>, weight: u64, candidates: &[usize]) {
         if weight > self.best.0 {
             self.best = (weight, clique.clone());

@@ -1,10 +1,9 @@
-//! Buffers packed into boxes: a smaller instance whose plans are plans of the original.
+//! Packs buffers into boxes: a smaller instance whose plans are also plans of the original.
 //!
-//! Two buffers of one lifetime make a box when one is laid on the other, and two of one size make one when the second
-//! begins where the first ends. Either leaves nothing unused, so boxes are packed again as if they were buffers (the boxing of
-//! Buchsbaum, Karloff, Kenyon, Reingold and Thorup, *OPT versus LOAD in dynamic storage allocation*, 2003, allows some
-//! waste and thereby always ends in boxes of one size). A plan of the boxes can be worse than the best of the buffers,
-//! since what lies in a box can no longer be pulled apart: it proves nothing.
+//! Two buffers of equal lifetime form a box when stacked, and two of equal size form a box when the second starts as the first ends.
+//! Neither wastes memory, so boxes are packed further as if they were buffers (the boxing of Buchsbaum, Karloff, Kenyon, Reingold and
+//! Thorup, *OPT versus LOAD in dynamic storage allocation*, 2003, allows some waste and so always ends in boxes of one size). The best
+//! plan of the boxes can be worse than the best plan of the buffers, since a box's contents stay together: it proves nothing.
 
 use std::collections::HashMap;
 
@@ -12,7 +11,7 @@ use crate::deadline::{Deadline, Watch};
 use crate::model::{Buffer, Instance};
 use crate::sections::Sections;
 
-/// The buffers in a box, each with its offset from the box's own.
+/// The contents of a box: a buffer or two other boxes.
 #[derive(Clone, Debug)]
 enum Content {
     Buffer(usize),
@@ -25,18 +24,18 @@ enum Content {
 pub struct Boxes {
     /// The boxes as buffers.
     pub instance: Instance,
-    /// For each of them, what it is among `contents`.
+    /// For each box, its index in `contents`.
     roots: Vec<usize>,
     contents: Vec<Content>,
     buffers: usize,
 }
 
-/// How to join two boxes of the same size, the second of which begins when the first ends.
+/// When to join two boxes of equal size if the second begins as the first ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// Only where there is no choice.
+    /// Only if neither has another partner.
     Forced,
-    /// Always; the longest go first.
+    /// Always, the longest first.
     Longest,
 }
 
@@ -50,8 +49,8 @@ struct Shape {
 
 /// Packs the buffers of a plain instance; `None` if `deadline` passes first. O(n log n) expected.
 ///
-/// With a `waste` above 0 (up to 0.5) their sizes are rounded up to powers of 1 + `waste`, so that more of them match. This is idealloc's way
-/// (Lamprakos et al., *idealloc*, 2025). The waste disappears when the buffers are placed anew in the order of their offsets.
+/// A `waste` above 0 (up to 0.5) rounds sizes up to powers of 1 + `waste`, so that more of them match, as in idealloc (Lamprakos et al.,
+/// *idealloc*, 2025). Placing the buffers anew in the order of their offsets removes the waste.
 pub fn boxes(instance: &Instance, join: Join, waste: f64, deadline: &Deadline) -> Option<Boxes> {
     let base = 1.0 + waste.clamp(1e-6, 0.5);
     let size = |buffer: &Buffer| {
@@ -94,10 +93,10 @@ pub fn boxes(instance: &Instance, join: Join, waste: f64, deadline: &Deadline) -
     Some(Boxes { instance, roots, contents: packer.contents, buffers: buffers.len() })
 }
 
-/// The most buffers that are taken as one because they can share a place one after the other.
+/// Largest number of buffers joined because they can share a place one after the other.
 const CHAIN: usize = 64;
 
-/// Joins the buffers that can share a place one after the other to one buffer, without gaps: plain rectangles. `None` if some are fixed.
+/// Joins buffers that can share a place one after the other into plain buffers without gaps; `None` if any buffer is fixed.
 pub(crate) fn chains(instance: &Instance) -> Option<Boxes> {
     let buffers = instance.buffers();
     if buffers.iter().any(|buffer| buffer.fixed.is_some()) {
@@ -138,7 +137,7 @@ pub(crate) fn chains(instance: &Instance) -> Option<Boxes> {
 }
 
 impl Boxes {
-    /// Returns the offsets of the original's buffers, for offsets of the boxes. O(n).
+    /// Returns the offsets of the original buffers, given those of the boxes. O(n).
     pub fn unpack(&self, offsets: &[u64]) -> Vec<u64> {
         let mut unpacked = vec![0; self.buffers];
         let mut stack: Vec<(usize, u64)> = self.roots.iter().copied().zip(offsets.iter().copied()).collect();
@@ -158,16 +157,16 @@ struct Packer {
     shapes: Vec<Shape>,
     contents: Vec<Content>,
     live: Vec<bool>,
-    /// By lifetime, by size and first section, by size and last section. Some are no longer live.
+    /// Boxes by lifetime, by size and first section, and by size and last section; some are no longer live.
     by_lifetime: HashMap<(u32, u32), usize>,
     by_start: HashMap<(u64, u32), Vec<usize>>,
     by_end: HashMap<(u64, u32), Vec<usize>>,
-    /// Boxes that may have found a partner.
+    /// Sizes and sections at which a box may have found a partner.
     changed: Vec<(u64, u32)>,
 }
 
 impl Packer {
-    /// Adds a box, on top of the one of its lifetime if there is one.
+    /// Adds a box, stacked on the box of equal lifetime if there is one.
     fn put(&mut self, mut shape: Shape, mut content: Content) {
         // Buffers of one alignment need no padding between them.
         while shape.size.is_multiple_of(shape.align) {
@@ -202,11 +201,11 @@ impl Packer {
         if self.by_lifetime.get(&(first, last)) == Some(&n) {
             self.by_lifetime.remove(&(first, last));
         }
-        // A choice between two may have become none.
+        // Another box may have only one partner left.
         self.changed.extend([(size, first), (size, last)]);
     }
 
-    /// Joins boxes that abut in time until none do; `None` if `watch` ends it.
+    /// Joins boxes that abut in time until none do; `None` if `watch` runs out.
     fn pack(&mut self, join: Join, watch: &mut Watch) -> Option<()> {
         while let Some(key) = self.changed.pop() {
             let live = &self.live;

@@ -1,14 +1,14 @@
-//! The one clock that every search asks.
+//! The clock that every search checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The moment at which a search has to return what it has, shared by all of its threads and phases.
+/// The moment at which a search has to return its best result so far, shared by all of its threads and phases.
 ///
-/// It passes when its time is up, when so much work is done, when [`Deadline::end`] is called, or when one of its flags is raised, and
-/// stays passed from then on. Asking costs one reading of the clock, so loops ask through a [`Watch`]. Work is counted in looks, of
-/// which a loop makes one for each [`Watch::INTERVAL`] of elementary steps: the same on every machine.
+/// It passes when its time is up, when a limit of work is reached, when [`Deadline::end`] is called, or when one of its flags is raised,
+/// and stays passed from then on. Each look reads the clock, so loops look through a [`Watch`]. Work is counted in looks: a loop makes
+/// one per [`Watch::INTERVAL`] elementary steps, on every machine alike.
 #[derive(Debug)]
 pub struct Deadline {
     moment: Option<Instant>,
@@ -18,7 +18,7 @@ pub struct Deadline {
     late: Arc<AtomicU64>,
 }
 
-/// A limit of work, counted together with all deadlines that were made from one.
+/// A limit of work, shared by all deadlines made from one.
 #[derive(Clone, Debug)]
 struct Work {
     done: Arc<AtomicU64>,
@@ -35,7 +35,7 @@ impl Work {
     }
 }
 
-/// The longest limit that a clock is set to; longer ones count as no limit.
+/// Longest time limit; longer limits are cut to it.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 impl Deadline {
@@ -53,33 +53,33 @@ impl Deadline {
         Self::with(Some(Instant::now() + limit.min(LONGEST)), None)
     }
 
-    /// Creates a deadline that passes when it was asked `looks` times, whatever the time is: one thread then does the same work on every
+    /// Creates a deadline that passes after `looks` looks, whatever the time, so that a single thread does the same work on every
     /// machine.
     pub fn after_looks(looks: u64) -> Self {
         Self::with(None, Some(Work::limit(looks)))
     }
 
-    /// Also passes when it, and all deadlines made from it, were asked `looks` times.
+    /// Makes it also pass after `looks` looks at it and at all deadlines made from it.
     #[must_use]
     pub fn or_after_looks(mut self, looks: u64) -> Self {
         self.work = Some(Work::limit(looks));
         self
     }
 
-    /// Also passes as soon as `flag` is true, for example because a signal handler has set it.
+    /// Makes it also pass as soon as `flag` is true, for example because a signal handler has set it.
     #[must_use]
     pub fn or_when(mut self, flag: Arc<AtomicBool>) -> Self {
         self.flags.push(flag);
         self
     }
 
-    /// Creates a deadline with the same flags that passes `limit` from now, and no later than this one does.
+    /// Creates a deadline with the same flags that passes `limit` from now, but no later than this one.
     pub fn within(&self, limit: Duration) -> Self {
         let moment = Instant::now() + limit.min(LONGEST);
         self.made(Some(self.moment.map_or(moment, |own| own.min(moment))), self.work.clone())
     }
 
-    /// Creates a deadline with the same flags that passes after one of `parts` of the time and work that are left.
+    /// Creates a deadline with the same flags that passes after one `parts`-th of the remaining time and work.
     pub fn part(&self, parts: u32) -> Self {
         let parts = parts.max(1);
         let moment = self.left().map(|left| Instant::now() + left / parts);
@@ -95,29 +95,29 @@ impl Deadline {
         Self { moment, work, ended, flags: self.flags.clone(), late: self.late.clone() }
     }
 
-    /// Creates a deadline with the same flags that passes `grace` after this one.
+    /// Creates a deadline without flags that passes `grace` after this one.
     ///
-    /// It is for what has to be done even if no time is left, such as a first plan.
+    /// It is for work that must be done even if no time is left, such as a first plan.
     pub(crate) fn extended(&self, grace: Duration) -> Self {
         let moment = self.moment.map(|own| own.max(Instant::now()) + grace);
         let work = self.work.as_ref().map(|work| Work::limit(work.left().max(64)));
         Self { flags: Vec::new(), ended: AtomicBool::new(false), ..self.made(moment, work) }
     }
 
-    /// Returns the time that is left; `None` if there is no limit.
+    /// Returns the time left; `None` if there is no limit.
     pub fn left(&self) -> Option<Duration> {
         self.moment.map(|moment| moment.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns true if neither time nor work is limited.
+    /// Returns whether neither time nor work is limited.
     pub fn is_never(&self) -> bool {
         self.moment.is_none() && self.work.is_none()
     }
 
-    /// Returns the counter of looks that came after it had passed, which it shares with all deadlines made from it.
+    /// Returns the counter of looks after it had passed, shared with all deadlines made from it.
     ///
-    /// Since a [`Watch`] looks once per interval of work, the counter tells how much work was done too late: what tests hold the
-    /// phases to.
+    /// Since a [`Watch`] looks once per interval of work, the counter shows how much work was done too late, which tests limit for each
+    /// phase.
     pub fn late(&self) -> Arc<AtomicU64> {
         self.late.clone()
     }
@@ -127,7 +127,7 @@ impl Deadline {
         self.ended.store(true, Ordering::Relaxed);
     }
 
-    /// Looks at the clock: true if the search has to stop.
+    /// Looks at the clock and returns whether the search has to stop.
     pub fn passed(&self) -> bool {
         if self.ended.load(Ordering::Relaxed) {
             self.late.fetch_add(1, Ordering::Relaxed);
@@ -144,8 +144,7 @@ impl Deadline {
     }
 }
 
-/// A loop's view of a [`Deadline`]: counts the work that the loop says it has done and looks at the clock once per
-/// [`Watch::INTERVAL`] of it.
+/// A loop's view of a [`Deadline`]: counts the work that the loop reports and looks at the clock once per [`Watch::INTERVAL`] of it.
 #[derive(Debug)]
 pub struct Watch<'a> {
     deadline: &'a Deadline,
@@ -162,7 +161,7 @@ impl<'a> Watch<'a> {
         Self { deadline, left: 0, passed: false }
     }
 
-    /// Bills `work` elementary steps; true if the loop has to stop, and from then on always.
+    /// Counts `work` elementary steps; returns true once the loop has to stop, and always from then on.
     #[inline]
     pub fn passed(&mut self, work: usize) -> bool {
         let work = work as u64;
@@ -214,7 +213,7 @@ mod tests {
         let mut watch = Watch::new(&deadline);
         let work = (1_usize..).find(|_| watch.passed(1)).unwrap();
         assert_eq!(work as u64, 3 * Watch::INTERVAL + 1);
-        // Large pieces of work are looked at one by one.
+        // Every large piece of work causes a look.
         let mut watch = Watch::new(&deadline);
         assert!(watch.passed(usize::MAX));
     }

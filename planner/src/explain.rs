@@ -27,7 +27,7 @@ pub enum Remedy {
     Shorten,
     /// Halve it (a narrower type, chunks).
     Shrink,
-    /// Move it to another memory for all its life.
+    /// Move it to another memory for its whole life.
     Spill,
     /// Let it share the place of a buffer that ends when it starts.
     Alias,
@@ -40,19 +40,19 @@ pub enum Remedy {
 pub struct Explanation {
     /// The steps with the most live bytes, as half-open ranges.
     pub steps: Vec<(i64, i64)>,
-    /// Bytes live there.
+    /// Bytes live at these steps.
     pub load: u64,
-    /// The buffers live at the first of them, largest first: name and bytes.
+    /// Names and bytes of the buffers live at the first such step, largest first.
     pub live: Vec<(String, u64)>,
     /// The changes that would save the most, best first.
     pub reliefs: Vec<Relief>,
     /// The requested capacity.
     pub capacity: Option<u64>,
-    /// Bytes of the plan above the bound, which packing loses.
+    /// Bytes lost to packing: the plan's peak minus the bound.
     pub packing: u64,
 }
 
-/// Explains an instance and its plan, with the reliefs that are found before `deadline` passes. O(live · n log n).
+/// Explains an instance and its plan, with the reliefs found before `deadline` passes. O(live · n log n).
 pub fn explain(
     instance: &Instance,
     solution: &Solution,
@@ -61,7 +61,7 @@ pub fn explain(
 ) -> Explanation {
     let bound = load_bound(instance, &Deadline::never()).unwrap_or_default();
     let buffers = instance.buffers();
-    // Moments at which the load changes, and the load from there on.
+    // The moments at which the load changes, and the load from then on.
     let loads = load_changes(instance).into_iter().scan(0, |load, (time, change)| {
         *load += change;
         Some((time, *load))
@@ -104,7 +104,7 @@ pub fn explain(
         let buffer = &buffers[n];
         let (first, last) = (steps.first().map_or(0, |s| s.0), steps.last().map_or(0, |s| s.1));
         if buffer.gaps.is_empty() {
-            // Out of all tight steps, to the side where less of its life is lost.
+            // Shorten it out of all tight steps, on the side that costs less of its life.
             if last.saturating_sub(buffer.start) <= buffer.end.saturating_sub(first) && last < buffer.end {
                 with(Remedy::Shorten, Some(Buffer { start: last, ..buffer.clone() }));
             } else if buffer.start < first {
@@ -113,7 +113,7 @@ pub fn explain(
             with(Remedy::Shrink, Some(Buffer { size: buffer.size / 2, ..buffer.clone() }));
         }
         with(Remedy::Spill, None);
-        // One that ends within a step of its start, and is large enough.
+        // A large enough buffer that ends at most a step after this buffer starts.
         let fits = |other: &&usize| {
             let other = &buffers[**other];
             other.end > buffer.start

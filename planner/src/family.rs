@@ -1,17 +1,17 @@
-//! Families of shapes: a model whose dimension takes any value of a range, planned once for all of them.
+//! Families of shapes: a model with a dimension that takes any value in a range, planned once for all values.
 //!
-//! The general plan places every tensor with its most bytes at any value, so it is valid at each. A plan made for one value
-//! alone can be smaller; the difference is what generality costs there.
+//! The general plan places every tensor at its largest size over all values, so it is valid at each value. A plan for one value alone can
+//! be smaller; the difference is the cost of generality at that value.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use crate::graph::Graph;
 
-/// The most values of a range.
+/// Largest number of values in a range.
 pub const MOST: u64 = 1024;
 
-/// Why graphs are no family.
+/// Why graphs do not form a family.
 #[derive(Debug, thiserror::Error)]
 pub enum FamilyError<E: std::error::Error> {
     /// The range is empty or has too many values.
@@ -22,7 +22,7 @@ pub enum FamilyError<E: std::error::Error> {
     Member {
         /// The value.
         value: u64,
-        /// Why.
+        /// The cause.
         source: E,
     },
     /// Operators or tensors differ between values.
@@ -38,9 +38,9 @@ pub enum FamilyError<E: std::error::Error> {
 /// A graph for all values of a dimension, and the sizes at each.
 #[derive(Clone, Debug)]
 pub struct Family {
-    /// The graph in which each tensor has the most bytes that it has at any value.
+    /// The graph with each tensor at its largest size over all values.
     pub graph: Graph,
-    /// For each value the bytes of each tensor, in the graph's order.
+    /// For each value, the bytes of each tensor in the graph's order.
     sizes: Vec<(u64, Vec<u64>)>,
 }
 
@@ -48,7 +48,7 @@ impl Family {
     /// Reads the graph at every value of `range`. O(values · graph).
     ///
     /// # Errors
-    /// [`FamilyError`] if the range is empty or the shapes of one of its sizes cannot be planned.
+    /// [`FamilyError`] if the range is empty or too large, a graph cannot be read, or the graphs differ.
     pub fn new<E: std::error::Error>(
         range: RangeInclusive<u64>,
         read: impl Fn(u64) -> Result<Graph, E>,
@@ -97,8 +97,8 @@ impl Family {
         buckets
     }
 
-    /// Returns `graph`, which is [`Family::graph`] or was made from it, with the sizes at `value`. Tensors that a transformation added keep
-    /// theirs.
+    /// Returns `graph`, which is [`Family::graph`] or was made from it, with the sizes at `value`. Tensors added by a transformation keep
+    /// their sizes.
     pub fn member(&self, graph: &Graph, value: u64) -> Graph {
         let mut member = graph.clone();
         if let Some((_, sizes)) = self.sizes.iter().find(|(other, _)| *other == value) {

@@ -1,4 +1,4 @@
-//! Operator graphs, which the importers of models make and the transformations change.
+//! Operator graphs: made by the model importers, changed by the transformations.
 
 use crate::model::{Buffer, Instance, InstanceError};
 
@@ -13,15 +13,15 @@ pub enum Kind {
     /// Made and used within the run.
     #[default]
     Intermediate,
-    /// Handed to the caller.
+    /// Returned to the caller.
     Output,
     /// Kept from run to run.
     State,
-    /// Kept from run to run in memory of its own, apart from the plan.
+    /// Kept from run to run in separate memory, outside the plan.
     Persistent,
 }
 
-/// One tensor.
+/// A tensor.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tensor {
@@ -47,7 +47,7 @@ impl Tensor {
     }
 }
 
-/// One operator.
+/// An operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
     /// Its name.
@@ -58,29 +58,29 @@ pub struct Op {
     pub inputs: Vec<usize>,
     /// The tensors it writes.
     pub outputs: Vec<usize>,
-    /// The way in which its first output may use its inputs' memory.
+    /// How its first output may use its inputs' memory.
     pub sharing: Sharing,
-    /// Steps of work, for rematerialisation: elements written unless the format says better.
+    /// Cost of running it again, for rematerialisation: elements written, unless the format gives a better measure.
     pub cost: u64,
 }
 
 impl Op {
-    /// Creates an operator without outputs, as stands before and after bodies.
+    /// Creates an operator without outputs, which marks where a body begins or ends.
     pub(crate) fn marker(name: String, kind: String, inputs: Vec<usize>) -> Self {
         Self { name, kind, inputs, outputs: Vec::new(), sharing: Sharing::None, cost: 0 }
     }
 }
 
-/// The ways in which the first output of an operator may share memory with its inputs.
+/// How the first output of an operator may share memory with its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
-    /// It does nothing.
+    /// It shares nothing.
     #[default]
     None,
-    /// It is the first input seen otherwise: nothing needs to be computed.
+    /// It is another view of the first input: nothing needs to be computed.
     View,
-    /// Element by element: it may overwrite an input of its size after the input's last use.
+    /// It is computed element by element, and may overwrite an input of its size after that input's last use.
     InPlace,
 }
 
@@ -91,16 +91,16 @@ pub struct Graph {
     pub tensors: Vec<Tensor>,
     /// All operators.
     pub ops: Vec<Op>,
-    /// The operators that run interleaved, chunk by chunk: ascending and disjoint.
+    /// The groups of operators that run interleaved, chunk by chunk: ascending and disjoint.
     pub chunked: Vec<Chunked>,
 }
 
-/// Operators that follow each other and run interleaved: each makes its first chunk, then each its second.
+/// Consecutive operators that run interleaved: each makes its first chunk, then each its second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunked {
     /// The first operator.
     pub first: usize,
-    /// The last one.
+    /// The last operator.
     pub last: usize,
     /// Number of chunks.
     pub chunks: u64,
@@ -108,14 +108,14 @@ pub struct Chunked {
     pub tensors: Vec<usize>,
 }
 
-/// The way in which a graph's tensors are lowered to buffers.
+/// How to lower a graph's tensors to buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lowering {
-    /// Weights are planned too, live throughout.
+    /// Whether to plan weights too, live throughout.
     pub weights: bool,
-    /// The caller's inputs are planned too, live from the start.
+    /// Whether to plan the caller's inputs too, live from the start.
     pub inputs: bool,
-    /// Alignment of every buffer; sizes are rounded up to it.
+    /// Alignment of every buffer in bytes; sizes are rounded up to it.
     pub align: u64,
 }
 
@@ -136,7 +136,7 @@ impl Lowering {
 pub(crate) type Life = Option<(usize, usize)>;
 
 impl Graph {
-    /// Returns the life of each tensor, as operators are ordered now: from the producing operator to the last consumer inclusive; outputs
+    /// Returns the life of each tensor in the current order of operators: from its producer to its last consumer, inclusive; outputs live
     /// to the end.
     pub(crate) fn lives(&self, lowering: Lowering) -> Vec<Life> {
         let end = self.ops.len().saturating_sub(1);
@@ -171,8 +171,8 @@ impl Graph {
         lives
     }
 
-    /// Returns, for each operator, those that must come before it: the producers of the tensors it reads, and, if it writes a tensor
-    /// again (such as a state), the operators that read or wrote it before.
+    /// Returns, for each operator, the operators that must come before it: the producers of the tensors it reads, and, if it writes a
+    /// tensor again (such as a state), the operators that read or wrote it before.
     pub(crate) fn before(&self) -> Vec<Vec<usize>> {
         let mut writer = vec![None; self.tensors.len()];
         let mut readers: Vec<Vec<usize>> = vec![Vec::new(); self.tensors.len()];
@@ -194,19 +194,19 @@ impl Graph {
         before
     }
 
-    /// Returns whether `first`, which stands before `second`, must stay there.
+    /// Returns whether `first`, which stands before `second`, must stay before it.
     pub(crate) fn ordered(first: &Op, second: &Op) -> bool {
         let made = |tensor: &usize| second.inputs.contains(tensor) || second.outputs.contains(tensor);
         first.outputs.iter().any(made) || first.inputs.iter().any(|tensor| second.outputs.contains(tensor))
     }
 
-    /// Returns whether operator `op` reads or writes a tensor kept from run to run, so that a later run of it may read another value.
+    /// Returns whether operator `op` reads or writes a tensor kept from run to run, so that running it later may read another value.
     pub(crate) fn touches_state(&self, op: &Op) -> bool {
         let kept = |&tensor: &usize| matches!(self.tensors[tensor].kind, Kind::State | Kind::Persistent);
         op.inputs.iter().chain(&op.outputs).any(kept)
     }
 
-    /// Returns the operators that run while operator `op` does, first and last: itself alone, unless it runs in chunks.
+    /// Returns the first and last of the operators that run together with `op`: `op` itself, unless it runs in chunks.
     pub fn span(&self, op: usize) -> (usize, usize) {
         self.chunks(op).map_or((op, op), |group| (group.first, group.last))
     }
@@ -220,7 +220,7 @@ impl Graph {
     /// Returns the planning instance in the graph's order: one buffer for each tensor that needs memory.
     ///
     /// # Errors
-    /// If the tensors together are too large to be counted.
+    /// If the total size of the tensors is too large to count.
     pub fn instance(&self, lowering: Lowering) -> Result<Instance, InstanceError> {
         let lives = self.lives(lowering);
         let buffers = self.tensors.iter().zip(lives).filter_map(|(tensor, life)| {
@@ -234,9 +234,9 @@ impl Graph {
         Instance::new(buffers.collect())
     }
 
-    /// Returns whether it has operators with bodies, such as `If` and `Loop`, or variables, or operators that run in chunks. The
-    /// operators from one with a body to its `.end` belong together, and readers of a variable keep their places among its writers, so
-    /// the order must not change.
+    /// Returns whether it has operators with bodies, such as `If` and `Loop`, variables, or operators that run in chunks. If so, the
+    /// order must not change: the operators of a body up to its `.end` belong together, and readers of a variable keep their places among
+    /// its writers.
     pub fn has_bodies(&self) -> bool {
         !self.chunked.is_empty()
             || self.ops.iter().any(|op| op.kind.ends_with(".end"))

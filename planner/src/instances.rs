@@ -19,13 +19,13 @@ pub const TABLE: &str = "instances.csv";
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Name of the set, a slash, and the instance's own name.
+    /// Name of the set, a slash, and the instance's name in the set.
     pub name: String,
-    /// Path of the instance from the table's folder.
+    /// Path of the instance, relative to the table's folder.
     pub source: String,
     /// Number of buffers.
     pub buffers: usize,
-    /// Proved lower bound of every plan's peak, in bytes.
+    /// Proven lower bound on every plan's peak, in bytes.
     pub bound: u64,
     /// The proof: `load` (the most bytes that are live at once), or who found it.
     pub bound_by: String,
@@ -43,7 +43,7 @@ pub enum CollectionError {
     Read {
         /// Its path, or the name of its instance.
         at: String,
-        /// Why.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The table and its files contradict each other.
@@ -56,7 +56,7 @@ pub enum CollectionError {
     },
 }
 
-/// Makes the error of a path or an instance.
+/// Returns a function that wraps an error with its path or instance.
 fn read<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     at: impl Display,
 ) -> impl Fn(E) -> CollectionError {
@@ -75,7 +75,7 @@ impl Collection {
     /// Reads the table of a folder; `None` if it has none.
     ///
     /// # Errors
-    /// [`CollectionError::Read`] if the table is not understood.
+    /// [`CollectionError::Read`] if the table cannot be parsed.
     pub fn open(folder: &Path) -> Result<Option<Self>, CollectionError> {
         let path = folder.join(TABLE);
         if !path.is_file() {
@@ -117,8 +117,8 @@ impl Collection {
         text.lines().enumerate().map(offset).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Checks each line for its instance and a plan with its peak, and that the bounds hold and nothing else is stored. It shares no code
-    /// with the search but for the bound by load.
+    /// Checks that each line has an instance and a plan with the stated peak, that the bounds hold, and that nothing else is stored.
+    /// Shares no code with the search except for the load bound.
     ///
     /// # Errors
     /// The first contradiction.

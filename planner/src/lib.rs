@@ -1,6 +1,6 @@
-//! The host planner: buffers with sizes and lifetimes in, offsets in the smallest arena out, with a proof or a gap.
+//! The host planner: turns buffers with sizes and lifetimes into offsets in the smallest arena, with a proof or an optimality gap.
 //!
-//! The way of an instance is one direction: [`read`] or [`import`] → [`model`] (after [`transform`], for graphs) →
+//! An instance passes through the modules in one direction: [`read`] or [`import`] → [`model`] (after [`transform`], for graphs) →
 //! [`bounds`] → [`greedy`] → [`exact`] → [`validate`] → [`mod@write`] and [`explain`]; [`solve`] drives it.
 //!
 //! ```
@@ -37,7 +37,7 @@ pub mod transform;
 pub mod validate;
 pub mod write;
 
-/// Lets tests that several crates share name this crate.
+/// Lets tests shared by several crates refer to this crate by name.
 #[cfg(test)]
 extern crate self as allotment_planner;
 #[cfg(test)]

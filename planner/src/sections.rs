@@ -1,4 +1,4 @@
-//! Time, cut into sections.
+//! Cuts time into sections.
 
 /// Lifetimes mapped onto the maximal sets of buffers that are live at once.
 ///
@@ -13,7 +13,7 @@ pub struct Sections {
     pub last: Vec<u32>,
     /// Number of sections.
     pub count: usize,
-    /// A moment of each section: the start of the buffer that opened it last.
+    /// A moment in each section: the latest start of a buffer in it.
     pub times: Vec<i64>,
 }
 

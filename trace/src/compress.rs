@@ -1,4 +1,4 @@
-//! Compressed input, recognised by its first bytes.
+//! Reads compressed input, recognised by its first bytes.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,16 +7,16 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
-/// Decompresses `input` as it is read: zstd and gzip (also of several frames) are recognised by their first bytes, and everything
-/// else is passed on unchanged. Memory is bounded by the window of the compressor, at most 100 MiB.
+/// Decompresses `input` as it is read: recognises zstd and gzip (also with several frames) by their first bytes, and passes everything
+/// else on unchanged. Memory is bounded by the window of the compressor, at most 100 MiB.
 ///
-/// Data that end too early give an error of the kind [`io::ErrorKind::UnexpectedEof`] after everything that they hold.
+/// Data that end too early yield their whole contents, then an error of the kind [`io::ErrorKind::UnexpectedEof`].
 ///
 /// # Errors
 /// If `input` cannot be read, or its compressed form is damaged from the start.
 pub fn decompressed<'a>(input: impl Read + 'a) -> io::Result<Box<dyn BufRead + 'a>> {
     let mut input = BufReader::new(input);
-    // A pipe may hand over less than four bytes at first.
+    // A pipe may return fewer than four bytes at first.
     let mut start = [0; 4];
     let mut have = 0;
     while have < start.len() {
@@ -37,7 +37,7 @@ pub fn decompressed<'a>(input: impl Read + 'a) -> io::Result<Box<dyn BufRead + '
     })
 }
 
-/// zstd frames one after the other. The decoder beneath knows only one, and does not compare checksums.
+/// Decodes consecutive zstd frames. The underlying decoder handles only one, and does not compare checksums.
 struct Frames<R: BufRead> {
     /// `None` after an error.
     state: Option<State<R>>,
@@ -45,7 +45,7 @@ struct Frames<R: BufRead> {
     cut: Rc<Cell<bool>>,
 }
 
-/// gzip, with errors in plain words.
+/// Decodes gzip, with errors in plain words.
 struct Gzip<R>(MultiGzDecoder<R>);
 
 impl<R: BufRead> Read for Gzip<R> {
@@ -107,11 +107,11 @@ impl<R: BufRead> Read for Frames<R> {
     }
 }
 
-/// Passes a zstd frame on block by block (RFC 8878, 3.1.1). Where the input ends inside a block, the frame ends before it, so that a
-/// decoder gives out all that it holds instead of an error.
+/// Passes a zstd frame on block by block (RFC 8878, 3.1.1). If the input ends inside a block, the frame ends before that block, so that a
+/// decoder returns everything it holds instead of an error.
 struct WholeBlocks<R: BufRead> {
     input: R,
-    /// What is passed on next, from `at` on.
+    /// The bytes to pass on next, from `at` on.
     ready: Vec<u8>,
     at: usize,
     next: Next,
@@ -121,7 +121,7 @@ struct WholeBlocks<R: BufRead> {
 
 enum Next {
     Header,
-    /// With the bytes of the checksum at the end.
+    /// A block, with the number of bytes of the checksum at the end of the frame.
     Block(usize),
     End,
 }
@@ -134,7 +134,7 @@ impl<R: BufRead> WholeBlocks<R> {
         Self { input, ready: Vec::new(), at: 0, next: Next::Header, cut }
     }
 
-    /// Adds `count` bytes of the input to what is ready; false if there are not as many.
+    /// Adds `count` bytes of the input to `ready`; returns false if there are fewer.
     fn take(&mut self, count: usize) -> io::Result<bool> {
         let read = (&mut self.input).take(count as u64).read_to_end(&mut self.ready)?;
         if read < count {
@@ -165,7 +165,7 @@ impl<R: BufRead> WholeBlocks<R> {
         let mut whole = self.take(3)?;
         if whole {
             let header = self.ready.iter().rev().fold(0_usize, |word, &byte| word << 8 | usize::from(byte));
-            // A block of one byte repeated says how often.
+            // A block of one repeated byte gives the number of repetitions as its size.
             let content = if header >> 1 & 3 == 1 { 1 } else { header >> 3 };
             let last = header & 1 != 0;
             whole = self.take(content + if last { checksum } else { 0 })?;

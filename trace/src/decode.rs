@@ -1,4 +1,4 @@
-//! Binary records as records of the text.
+//! Converts binary records to records of the text format.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, ErrorKind, Read};
@@ -13,7 +13,7 @@ use crate::tags::Tags;
 /// Reads binary records from a stream.
 pub(crate) struct Decoded<'a> {
     input: Box<dyn BufRead + 'a>,
-    /// Bytes that were read, from `start` on not yet decoded.
+    /// The bytes read; those from `start` on are not yet decoded.
     buffer: Vec<u8>,
     start: usize,
     end: bool,
@@ -23,16 +23,16 @@ pub(crate) struct Decoded<'a> {
     numbers: Option<HashMap<u64, u64>>,
     next: u64,
     most: usize,
-    /// The names of tags by their numbers.
+    /// The names of tags by number.
     tags: HashMap<u32, Arc<str>>,
-    /// True after the first event; a note before it is the header.
+    /// Whether the first event has been read; a note before it is the header.
     begun: bool,
-    /// Further records from the last one read.
+    /// Further records from the last binary record.
     more: VecDeque<Record>,
 }
 
 impl<'a> Decoded<'a> {
-    /// Reads the header; `most` blocks may be live at once.
+    /// Reads the header; at most `most` blocks may be live at once.
     pub(crate) fn new(mut input: Box<dyn BufRead + 'a>, most: usize) -> Result<Self, TraceError> {
         let at = |problem: Problem| problem.at(Place::Record(0));
         let mut header = Vec::new();
@@ -72,7 +72,7 @@ impl<'a> Decoded<'a> {
         }
     }
 
-    /// Reads a record and appends its contents to `more`; false at the end.
+    /// Reads a record and appends its contents to `more`; returns false at the end.
     fn read(&mut self, tags: &mut Tags) -> Result<bool, Problem> {
         let (record, size) = loop {
             if self.start == self.buffer.len() && self.end {
@@ -87,7 +87,7 @@ impl<'a> Decoded<'a> {
                     match self.input.fill_buf() {
                         Ok([]) => self.end = true,
                         Ok(bytes) => {
-                            // As long as a record is incomplete it is no longer than the longest one.
+                            // An incomplete record is shorter than the longest record.
                             let count = bytes.len().min(device::Encoder::MAX_RECORD);
                             self.buffer.extend_from_slice(&bytes[..count]);
                             self.input.consume(count);
@@ -130,14 +130,14 @@ impl<'a> Decoded<'a> {
         Ok(true)
     }
 
-    /// Converts an event to that of the text.
+    /// Converts an event to an event of the text format.
     fn numbers_and_names(&mut self, event: device::Event, tags: &mut Tags) -> Result<Record, Problem> {
         let device::Event { action, time, tag } = event;
         let tag = match tag {
             0 => None,
             number => Some(match self.tags.get(&number) {
                 Some(tag) => tag.clone(),
-                // A tag without a name is called by its number.
+                // A tag without a name is named by its number.
                 None => {
                     let tag = tags.intern(&number.to_string())?;
                     self.tags.insert(number, tag.clone());
@@ -158,7 +158,7 @@ impl<'a> Decoded<'a> {
             _ => old,
         };
         let Some(numbers) = &mut self.numbers else {
-            // Ids that are no addresses stay the same for a block's life.
+            // Ids other than addresses stay the same for a block's life.
             return Ok(Record::Event(Event { id: old, action, time, tag, address: None }));
         };
         let known = if matches!(action, Action::Allocate { .. }) { None } else { numbers.remove(&old) };
@@ -172,7 +172,7 @@ impl<'a> Decoded<'a> {
                 return Err(Problem::Crowded(self.most));
             }
         }
-        // The address is left out if it follows from the number.
+        // Omit the address if it follows from the number.
         let address = (known.is_none() || new != old).then_some(new);
         Ok(Record::Event(Event { id, action, time, tag, address }))
     }

@@ -1,4 +1,4 @@
-//! Records of the text as binary records.
+//! Converts records of the text format to binary records.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use crate::error::TraceError;
 use crate::event::{Action, Event, Failure, Record};
 use crate::records::{Header, Records};
 
-/// Why a trace could not be written in binary form.
+/// The errors of writing a trace in binary format.
 #[derive(Debug, thiserror::Error)]
 pub enum BinaryError {
     /// The trace is wrong.
@@ -19,31 +19,31 @@ pub enum BinaryError {
     /// The output cannot be written.
     #[error("the output cannot be written: {0}")]
     Output(#[from] io::Error),
-    /// A record does not fit the binary form.
+    /// A record does not fit the binary format.
     #[error("event {event}: {problem}")]
     Encode {
-        /// Events before it.
+        /// Number of events before it.
         event: u64,
         /// The reason.
         problem: device::EncodeError,
     },
-    /// Some allocations have addresses, others not.
+    /// Only some allocations have addresses.
     #[error("event {0}: its block has no address, but the first one has: either all have one, or none")]
     Address(u64),
 }
 
-/// Records before the first event that are kept.
+/// Largest number of records kept before the first event.
 const BEFORE: usize = 1 << 16;
 
-/// Writes all of `records` in binary form. Ids are the addresses if the first allocation has one; all must have one
-/// then. The header becomes a note before the first event.
+/// Writes all of `records` in binary format. If the first allocation has an address, addresses become the ids, and all allocations must
+/// have one. The header becomes a note before the first event.
 ///
 /// Memory is bounded by the live blocks and the tags.
 ///
 /// # Errors
-/// [`BinaryError`] if the records are wrong, have no binary form, or cannot be written.
+/// [`BinaryError`] if the records are invalid, have no binary form, or cannot be written.
 pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Result<(), BinaryError> {
-    // Records before the first event wait, because that event decides whether ids are addresses.
+    // Keep records before the first event, because that event determines whether ids are addresses.
     let mut before = Vec::new();
     let mut first = None;
     for record in records.by_ref() {
@@ -90,17 +90,17 @@ pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Resul
     Ok(())
 }
 
-/// Returns what stands before the records of [`BinaryWriter`]: the header of the form, and that of the trace as a note. Ids are numbers.
+/// Returns the bytes before the records of [`BinaryWriter`]: the header of the format, and the trace's header as a note. Ids are numbers.
 pub fn binary_header(header: &Header) -> Vec<u8> {
     let mut bytes = device::Header { addresses: false, width: 8, lost: 0 }.encode().to_vec();
     let mut writer = BinaryWriter::new(&mut bytes, false);
     writer.notes.push(header.text().into());
-    // Memory takes every byte, and a header that is too long is left out.
+    // Writing to memory cannot fail, and a header that is too long is omitted.
     let _ = writer.end_notes();
     bytes
 }
 
-/// Writes records in binary form, one by one, behind [`binary_header`].
+/// Writes records in binary format, one by one, after [`binary_header`].
 pub struct BinaryWriter<W: Write> {
     output: W,
     encoder: device::Encoder,
@@ -110,7 +110,7 @@ pub struct BinaryWriter<W: Write> {
     /// The address of each live block.
     addresses: HashMap<u64, u64>,
     events: u64,
-    /// Lines of notes that go together.
+    /// Lines of notes that belong together.
     notes: Vec<String>,
 }
 
@@ -152,13 +152,13 @@ impl<W: Write> BinaryWriter<W> {
             }
             Record::Lost(events) => self.record(&device::Record::Lost { events: *events })?,
             Record::Stack(text) => self.line(text)?,
-            // Comments between events mean nothing.
+            // Comments between events have no meaning.
             Record::Note(_) | Record::Comment(_) => {}
         }
         Ok(())
     }
 
-    /// Writes that the next event was made by a stack: what [`Record::Stack`] with this number is, without making text of it.
+    /// Writes the stack of the next event, like a [`Record::Stack`] with this number, but without formatting text.
     ///
     /// # Errors
     /// Those of the output.
@@ -181,7 +181,7 @@ impl<W: Write> BinaryWriter<W> {
         self.record(&device::Record::Note { text })
     }
 
-    /// Writes what waits, flushes the output and returns it.
+    /// Writes pending notes, flushes the output and returns it.
     ///
     /// # Errors
     /// Those of the output.
@@ -199,7 +199,7 @@ impl<W: Write> BinaryWriter<W> {
         Ok(self.output.write_all(&self.buffer[..size])?)
     }
 
-    /// Writes lines that belong together, in as few notes as possible.
+    /// Writes the pending lines in as few notes as possible.
     #[inline]
     fn end_notes(&mut self) -> Result<(), BinaryError> {
         if self.notes.is_empty() { Ok(()) } else { self.write_notes() }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-/// One event of a trace.
+/// An event of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The block. Once it is freed, a new block may have the same id.
+    /// The block's id. Once the block is freed, a new block may have the same id.
     pub id: u64,
     /// The action on the block.
     pub action: Action,
@@ -72,12 +72,12 @@ pub enum Record {
     Event(Event),
     /// A request that was refused.
     Failure(Failure),
-    /// The number of events that happened here and were not recorded.
+    /// The number of events that happened here but were not recorded.
     Lost(u64),
     /// A line of text on the event before: a frame of its backtrace, for example.
     Note(String),
     /// A line that builds the tree of stacks, or names the next event's stack ([`Stacks`](crate::Stacks)).
     Stack(String),
-    /// A comment. The first one before all events is the header.
+    /// A comment. The first comment before all events is the header.
     Comment(String),
 }

@@ -1,7 +1,6 @@
-//! Allocation traces: what a program asked its allocator for, in order.
+//! Allocation traces: a program's requests to its allocator, in order.
 //!
-//! A trace is text with one event per line, or the binary form of [`allotment_event`]. Both are also read
-//! compressed, as `.zst` and `.gz`:
+//! A trace is text with one event per line, or the binary format of [`allotment_event`]. Both may be compressed, as `.zst` and `.gz`:
 //!
 //! ```text
 //! # name=example events=4
@@ -11,18 +10,18 @@
 //! f 1                  block 1 is freed; its id may be used again
 //! ```
 //!
-//! An event may be followed, in any order, by ` @<time>`, ` #<tag>` (one word; white space, control characters, `%` and
-//! characters that are not ASCII are escaped as `%` and two hexadecimal digits per byte) and ` &<address>` (hexadecimal).
-//! Lines that start with `#` are comments. Three kinds have a meaning: `# failed <size> <align>` is a request that was
-//! refused, `# lost <events>` counts events that were not recorded, and `# | <text>` is a note on the event before. The
-//! first comment may hold `key=value` pairs: `events` is the number of events, by which a file that was cut off is
-//! detected; `tail` is the number of the event from which on the recorder itself freed what the program had left (if
-//! `tail_bytes` is there too, `tail` is the number of these events). If `sample` is there, the trace has only one block for
-//! so many bytes on average ([`Sampling`]). The unit of times is the recorder's; times never decrease. Comments that begin with `#^` say which functions asked for a block: [`Stacks`].
+//! An event may be followed, in any order, by ` @<time>`, ` #<tag>` (one word; white space, control characters, `%` and characters that
+//! are not ASCII are escaped as `%` and two hexadecimal digits per byte) and ` &<address>` (hexadecimal). Lines that start with `#` are
+//! comments. Three kinds have a meaning: `# failed <size> <align>` is a request that was refused, `# lost <events>` counts events that
+//! were not recorded, and `# | <text>` is a note on the event before. The first comment may hold `key=value` pairs: `events` is the
+//! number of events, by which a file that was cut off is detected; `tail` is the number of the event from which on the recorder itself
+//! freed the blocks that the program had left (with `tail_bytes`, `tail` is the number of these events). With `sample`, the trace has
+//! only one block for so many bytes on average ([`Sampling`]). The unit of times is the recorder's; times never decrease. Comments that
+//! begin with `#^` name the functions that requested a block: [`Stacks`].
 //!
-//! [`Reader`] checks every event as it streams by, in memory bounded by [`Limits`], and returns with each one the
-//! block's previous state. [`Records`] reads a trace without these checks, for conversions. [`Program`] is a whole trace
-//! compiled for replay. [`Writer`] writes the text, [`write_binary`] the binary form.
+//! [`Reader`] checks every event as it streams by, in memory bounded by [`Limits`], and returns each with the block's previous state.
+//! [`Records`] reads a trace without these checks, for conversions. [`Program`] is a whole trace compiled for replay. [`Writer`] writes
+//! the text format, [`write_binary`] the binary format.
 //!
 //! ```
 //! use allotment_trace::{Action, Reader};

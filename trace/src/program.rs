@@ -1,4 +1,4 @@
-//! Traces compiled into a compact list of operations for fast replay.
+//! Compiles traces into compact lists of operations for fast replay.
 
 use std::alloc::Layout;
 
@@ -6,7 +6,7 @@ use crate::error::{Problem, TraceError};
 use crate::event::{Action, Block};
 use crate::reader::{Checked, Reader};
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -18,36 +18,37 @@ pub enum Kind {
     Free,
 }
 
-/// One operation in 24 bytes, with everything that the allocator has to be told.
+/// An operation in 24 bytes, with everything that the allocator needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Op {
-    /// What to do.
+    /// The kind of operation.
     pub kind: Kind,
     /// The binary logarithm of the alignment.
     align: u8,
-    /// Where the block is kept.
+    /// The slot that holds the block.
     pub slot: u32,
-    /// Bytes that the block has, or shall have, and those after a reallocation. With the alignment they make valid layouts.
+    /// The block's bytes before the operation (after it, for an allocation), and its bytes after a reallocation. Both form valid layouts
+    /// with the alignment.
     size: usize,
     new: usize,
 }
 
 impl Op {
-    /// Creates an operation on the block in `slot`; `None` unless sizes and alignment make valid layouts, and the slot is below 4 Gi.
+    /// Creates an operation on the block in `slot`; `None` unless sizes and alignment form valid layouts and the slot is below 4 Gi.
     pub fn new(kind: Kind, slot: usize, size: usize, align: usize, new: usize) -> Option<Self> {
         let valid = |size| Layout::from_size_align(size, align).is_ok();
         let slot = u32::try_from(slot).ok().filter(|_| valid(size) && valid(new))?;
         Some(Self { kind, align: align.ilog2() as u8, slot, size, new })
     }
 
-    /// Returns the bytes that the block has before the operation (after it, for an allocation).
+    /// Returns the block's bytes before the operation (after it, for an allocation).
     #[inline(always)]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Returns the bytes that a reallocation asks for.
+    /// Returns the bytes that a reallocation requests.
     #[inline(always)]
     pub fn resized(&self) -> usize {
         self.new
@@ -60,7 +61,7 @@ impl Op {
         unsafe { Layout::from_size_align_unchecked(self.size, 1 << self.align) }
     }
 
-    /// Returns the bytes that the block has after the operation; 0 after a free.
+    /// Returns the block's bytes after the operation; 0 after a free.
     pub fn after(&self) -> usize {
         match self.kind {
             Kind::Allocate => self.size,
@@ -70,17 +71,17 @@ impl Op {
     }
 }
 
-/// A trace that is ready to be replayed.
+/// A trace, ready for replay.
 ///
-/// Slots are used again, so that a table of blocks stays in the cache as a program's own variables would. A size of
-/// zero, for which `malloc` returns a block, becomes one byte; an alignment that is not said becomes 8.
+/// Slots are reused, so that a table of blocks stays in the cache like a program's variables. A size of zero, for which `malloc` returns
+/// a block, becomes one byte; an unknown alignment becomes 8.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     /// All operations in order.
     pub ops: Vec<Op>,
-    /// How many slots they need.
+    /// Number of slots that the operations need.
     pub slots: usize,
-    /// The most requested bytes that are live at once.
+    /// Peak of the live requested bytes.
     pub peak: usize,
 }
 
@@ -93,7 +94,7 @@ impl Program {
         Self::compile_from(&mut trace)
     }
 
-    /// Compiles what is left of a trace.
+    /// Compiles the rest of a trace.
     ///
     /// # Errors
     /// Those of [`Program::compile`].
@@ -106,7 +107,7 @@ impl Program {
     }
 }
 
-/// Operations that a program can have: 6 GiB of them.
+/// Largest number of operations of a program: 6 GiB of them.
 const MOST: usize = 1 << 28;
 
 /// Compiles events one by one.
@@ -114,7 +115,7 @@ const MOST: usize = 1 << 28;
 pub struct ProgramBuilder {
     program: Program,
     slots: std::collections::HashMap<u64, usize>,
-    /// Slots that were used and are free again.
+    /// The slots that are free again after use.
     unused: Vec<usize>,
     bytes: usize,
 }
@@ -130,7 +131,7 @@ impl ProgramBuilder {
             Action::Allocate { size, align } => (size, align),
             _ => before.map_or((0, 0), |Block { size, align }| (size, align)),
         };
-        // What does not fit a word does not fit an operation either.
+        // A number that does not fit a word does not fit an operation either.
         let word = |number: u64| usize::try_from(number.max(1)).unwrap_or(usize::MAX);
         let (kind, new) = match event.action {
             Action::Allocate { .. } => (Kind::Allocate, 0),

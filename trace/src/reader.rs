@@ -1,4 +1,4 @@
-//! The checked reader.
+//! The checking reader.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
@@ -9,52 +9,52 @@ use crate::event::{Action, Block, Event, Failure, Record};
 use crate::records::{Header, Limits, Records};
 use crate::stacks::Stacks;
 
-/// An event that was checked against all events before it.
+/// An event, checked against all events before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// The event.
     pub event: Event,
-    /// Where it stands.
+    /// Its place in the trace.
     pub place: Place,
     /// The block before it; `None` for an allocation.
     pub before: Option<Block>,
-    /// Requested bytes that are live after it.
+    /// Live requested bytes after it.
     pub live_bytes: u64,
-    /// Blocks that are live after it.
+    /// Number of live blocks after it.
     pub live_blocks: usize,
-    /// The stack that made it: a node of `Reader::stacks`, 0 if it is not known or [`Reader::with_stacks`] was not asked for.
+    /// The stack that made it: a node of `Reader::stacks`, 0 if unknown or without [`Reader::with_stacks`].
     pub stack: u32,
 }
 
 /// Reads a trace, text or binary, and checks it: an iterator of [`Checked`] events that ends after the first error.
 ///
-/// Where a trace says that events were lost, the reader repairs the rest: a block whose id is allocated again counts as freed
-/// before, and events on unknown blocks are left out.
+/// If a trace says that events were lost, the reader repairs the rest: a block whose id is allocated again counts as freed before, and
+/// events on unknown blocks are omitted.
 ///
-/// O(1) expected per event. What it keeps is one line, the live blocks and the different tags, within [`Limits`].
+/// O(1) expected per event. It keeps one line, the live blocks and the distinct tags, within [`Limits`].
 pub struct Reader<'a> {
     records: Records<'a>,
     limits: Limits,
     live: HashMap<u64, Block>,
     bytes: u64,
-    /// Events that were read.
+    /// Number of events read.
     events: u64,
     time: u64,
     lost: u64,
     left_out: u64,
     failures: Vec<Failure>,
-    /// Events that were read and wait for one before them, with their stacks.
+    /// Events read that must wait for an inserted event, with their stacks.
     waiting: VecDeque<(Place, Event, u32)>,
     stacks: Option<Stacks>,
-    /// A record that was read behind the notes of an event.
+    /// A record read after the notes of an event.
     ahead: Option<Result<(Place, Record), TraceError>>,
     ended: bool,
 }
 
-/// Lines of notes that are kept for an event: the names of all frames stand behind the last one.
+/// Largest number of lines of notes kept for an event: the names of all frames follow the last event.
 const NOTES: usize = 1 << 20;
 
-/// Failures that are kept for [`Reader::failures`].
+/// Largest number of failures kept for [`Reader::failures`].
 const FAILURES: usize = 1 << 16;
 
 /// Opens a trace file, text or binary, compressed or not.
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
     /// Reads from `input`, text or binary, compressed or not.
     ///
     /// # Errors
-    /// If `input` cannot be read, or has a binary header that is not understood.
+    /// If `input` cannot be read, or has an invalid binary header.
     pub fn new(input: impl Read + 'a) -> Result<Self, TraceError> {
         Self::with_limits(input, Limits::default())
     }
@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
     /// Reads from `input` like [`Reader::new`], within other limits.
     ///
     /// # Errors
-    /// If `input` cannot be read, or has a binary header that is not understood.
+    /// If `input` cannot be read, or has an invalid binary header.
     pub fn with_limits(input: impl Read + 'a, limits: Limits) -> Result<Self, TraceError> {
         Ok(Self::checking(Records::new(input, limits)?, limits))
     }
@@ -101,37 +101,37 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the first comment, if one stands before the first event.
+    /// Returns the first comment, if it comes before the first event.
     pub fn header(&self) -> &Header {
         self.records.header()
     }
 
-    /// Returns whether the trace is in binary form, as programs and devices write it.
+    /// Returns whether the trace is in binary format, as programs and devices write it.
     pub fn is_binary(&self) -> bool {
         self.records.is_binary()
     }
 
-    /// Lets a trace that is cut off end there without an error, which [`Reader::cut`] returns.
+    /// Lets a trace that is cut off end at the cut without an error, which [`Reader::cut`] then returns.
     #[must_use]
     pub fn up_to_a_cut(mut self) -> Self {
         self.records = self.records.up_to_a_cut();
         self
     }
 
-    /// Has the reader keep the stacks that the trace knows: [`Checked::stack`]. Each event is given out once the record behind its
-    /// notes was read.
+    /// Makes the reader keep the trace's stacks, for [`Checked::stack`]. It returns each event only after reading the record that follows
+    /// the event's notes.
     #[must_use]
     pub fn with_stacks(mut self) -> Self {
         self.stacks = Some(Stacks::default());
         self
     }
 
-    /// Takes the stacks that were read so far; their names come at the end of the trace.
+    /// Takes the stacks read so far; their names come at the end of the trace.
     pub fn take_stacks(&mut self) -> Stacks {
         self.stacks.take().unwrap_or_default()
     }
 
-    /// Returns where the trace is cut off, once it has been read that far.
+    /// Returns the error at which the trace is cut off, once the reader has reached it.
     pub fn cut(&self) -> Option<&TraceError> {
         self.records.cut()
     }
@@ -141,12 +141,12 @@ impl<'a> Reader<'a> {
         self.live.iter().map(|(&id, &block)| (id, block))
     }
 
-    /// Returns how many events the recorder says it has lost so far.
+    /// Returns the number of events that the recorder has reported as lost so far.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Returns how many events were left out so far because they refer to blocks whose allocation was lost.
+    /// Returns the number of events omitted so far because they refer to blocks whose allocation was lost.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
         &self.failures
     }
 
-    /// Checks an event; `None` if it is to be left out.
+    /// Checks an event; `None` if it must be omitted.
     fn check(&mut self, place: Place, event: Event, stack: u32) -> Result<Option<Checked>, Problem> {
         let id = event.id;
         let known = self.live.get(&id).copied();
@@ -212,7 +212,7 @@ impl<'a> Reader<'a> {
         Ok(Some(Checked { event, place, before: known, live_bytes: bytes, live_blocks, stack }))
     }
 
-    /// Reads the notes behind an event, which may be its stack.
+    /// Reads the notes after an event, which may hold its stack.
     fn read_notes(&mut self, checked: &mut Checked) {
         let Some(stacks) = self.stacks.as_mut().filter(|_| self.waiting.is_empty()) else { return };
         let mut notes = Vec::new();
@@ -255,7 +255,7 @@ impl<'a> Reader<'a> {
                         continue;
                     }
                     Some(Err(error)) => return Some(Err(error)),
-                    // The header states the number of events.
+                    // Do not compare with the header's number of events after a cut.
                     None if self.cut().is_some() => return None,
                     None => {
                         let found = self.events;

@@ -1,4 +1,4 @@
-//! The records of a trace, unchecked.
+//! Reads the records of a trace, unchecked.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,36 +15,36 @@ use crate::text;
 /// Limits on the memory of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest line in bytes.
+    /// Longest line in bytes.
     pub line: usize,
-    /// The most blocks that are live at once; each takes about 50 bytes.
+    /// Largest number of blocks live at once; each needs about 50 bytes.
     pub live: usize,
-    /// Different tags.
+    /// Largest number of distinct tags.
     pub tags: usize,
 }
 
 impl Default for Limits {
-    /// Lines of 64 KiB, 16 Mi live blocks (under 1 GiB), 16 Ki tags.
+    /// Returns limits of 64 KiB per line, 16 Mi live blocks (under 1 GiB) and 16 Ki tags.
     fn default() -> Self {
         Self { line: 64 << 10, live: 16 << 20, tags: 16 << 10 }
     }
 }
 
-/// How a trace's blocks were chosen: each byte that was asked for began a sample with the probability 1 in `mean`.
+/// The sampling of a trace's blocks: each requested byte triggered a sample with a probability of 1 in `mean`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Bytes for each sample on average.
+    /// Mean number of bytes per sample.
     pub mean: u64,
 }
 
 impl Sampling {
-    /// Returns how many blocks a block of `size` bytes stands for: 1 over the probability that it was chosen.
+    /// Returns the number of blocks that a block of `size` bytes represents: the reciprocal of the probability that it was chosen.
     pub fn weight(self, size: u64) -> f64 {
         -1.0 / (-(size.max(1) as f64) / self.mean as f64).exp_m1()
     }
 
-    /// Returns the error of an estimate of so many bytes that is exceeded in one case of 20: two standard deviations, whose square is at
-    /// most `mean` times the bytes.
+    /// Returns the error of an estimate of `bytes` that is exceeded in one case of 20: two standard deviations. The variance is at most
+    /// `mean` times `bytes`.
     pub fn error(self, bytes: u64) -> f64 {
         2.0 * (self.mean as f64 * bytes as f64).sqrt()
     }
@@ -72,7 +72,7 @@ impl Header {
         self.text.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 
-    /// Returns a copy of the header with another value of `key`, if it has that key.
+    /// Returns a copy of the header with another value for `key`, if it has that key.
     #[must_use]
     pub fn with(&self, key: &str, value: impl std::fmt::Display) -> Self {
         let other = |word: &str| match word.strip_prefix(key) {
@@ -82,42 +82,42 @@ impl Header {
         Self { text: self.text.split(' ').map(other).collect::<Vec<_>>().join(" ") }
     }
 
-    /// Returns the sample that the trace is, if it does not have all blocks.
+    /// Returns the sampling of the trace, if it does not have all blocks.
     pub fn sampling(&self) -> Option<Sampling> {
         Some(Sampling { mean: self.get("sample")?.parse().ok().filter(|&mean| mean > 0)? })
     }
 
-    /// Returns the number of events that the header promises.
+    /// Returns the number of events stated in the header.
     pub fn events(&self) -> Option<u64> {
         self.get("events")?.parse().ok()
     }
 
-    /// Returns the number of the event, from 0, from which on the recorder freed what the program had left.
+    /// Returns the number, from 0, of the first event in which the recorder freed blocks that the program had left.
     pub fn tail(&self) -> Option<u64> {
         let tail = self.get("tail")?.parse().ok()?;
         match self.get("tail_bytes") {
             None => Some(tail),
-            // Then it is how many there are.
+            // With `tail_bytes`, `tail` is the number of these events.
             Some(_) => self.events()?.checked_sub(tail),
         }
     }
 }
 
-/// Reads a trace, text or binary, compressed or not, without a check that its events go together: an iterator of
-/// records with their places that ends after the first error.
+/// Reads a trace, text or binary, compressed or not, without checking that its events are consistent: an iterator of records with their
+/// places that ends after the first error.
 ///
-/// Binary traces have the ids and tags of the text: allocations are numbered where ids are addresses.
+/// Binary traces yield ids and tags as in the text format: if ids are addresses, allocations are numbered.
 pub struct Records<'a> {
     form: Form<'a>,
     tags: Tags,
     binary: bool,
     header: Header,
-    /// Records that were read while looking for the header, in order.
+    /// The records read while looking for the header, in order.
     ahead: VecDeque<Result<(Place, Record), TraceError>>,
     ended: bool,
-    /// Events that were given out.
+    /// Number of events returned.
     events: u64,
-    /// True if a trace that is cut off ends there without an error; and the place where it was cut off.
+    /// Whether a trace that is cut off ends at the cut without an error, and the error at the cut.
     up_to_a_cut: bool,
     cut: Option<TraceError>,
 }
@@ -131,13 +131,13 @@ impl<'a> Records<'a> {
     /// Reads from `input`.
     ///
     /// # Errors
-    /// If `input` cannot be read, or has a binary header that is not understood.
+    /// If `input` cannot be read, or has an invalid binary header.
     pub fn new(input: impl Read + 'a, limits: Limits) -> Result<Self, TraceError> {
         let at = |problem: Problem| problem.at(Place::Line(1));
         let mut input = decompressed(input).map_err(|error| at(error.into()))?;
-        // The readers behind `decompressed` have four bytes at once, if there are as many.
+        // The readers from `decompressed` return four bytes at once, if there are as many.
         let mut start = input.fill_buf().map_err(|error| at(error.into()))?;
-        // The mark of UTF-8 that some editors put in front of a text.
+        // Skip the byte order mark of UTF-8 that some editors put before a text.
         if start.starts_with(b"\xef\xbb\xbf") {
             input.consume(3);
             start = &[];
@@ -152,7 +152,7 @@ impl<'a> Records<'a> {
         let tags = Tags::new(limits.tags);
         let (ended, events, up_to_a_cut, cut) = (false, 0, false, None);
         let mut records = Self { form, tags, binary, header, ahead, ended, events, up_to_a_cut, cut };
-        // Records before the first event are read now, to find the header.
+        // Read the records before the first event now, to find the header.
         while records.ahead.len() < AHEAD {
             match records.read() {
                 None => break,
@@ -185,19 +185,19 @@ impl<'a> Records<'a> {
         Records::new(file, limits)
     }
 
-    /// Returns the first comment, if one stands before the first event. It is not among the records.
+    /// Returns the first comment, if it comes before the first event. The records do not include it.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Lets a trace that is cut off end there without an error, which [`Records::cut`] returns.
+    /// Lets a trace that is cut off end at the cut without an error, which [`Records::cut`] then returns.
     #[must_use]
     pub fn up_to_a_cut(mut self) -> Self {
         self.up_to_a_cut = true;
         self
     }
 
-    /// Returns where the trace is cut off, once it has been read that far.
+    /// Returns the error at which the trace is cut off, once the reader has reached it.
     pub fn cut(&self) -> Option<&TraceError> {
         self.cut.as_ref()
     }
@@ -207,17 +207,18 @@ impl<'a> Records<'a> {
         self.cut.take()
     }
 
-    /// Returns whether the trace is in binary form.
+    /// Returns whether the trace is in binary format.
     pub fn is_binary(&self) -> bool {
         self.binary
     }
 
-    /// Returns whether the last line that was read has no end.
+    /// Returns whether the last line read has no end.
     pub(crate) fn is_unfinished(&self) -> bool {
         matches!(&self.form, Form::Text(lines) if lines.unfinished) && self.ahead.is_empty()
     }
 
-    /// Notes that the trace is cut off at `place`, if it may be: the last line has no end, and is wrong because of `problem`.
+    /// Records a cut at `place`, if one is possible: the last line has no end, and is wrong because of `problem`. Otherwise returns the
+    /// error.
     pub(crate) fn cut_by(&mut self, place: Place, problem: Problem) -> Result<(), TraceError> {
         if !self.up_to_a_cut || !self.is_unfinished() || self.events <= 1 {
             return Err(problem.at(place));
@@ -234,7 +235,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Records that are read at most to find the header.
+/// Largest number of records read to find the header.
 const AHEAD: usize = 16;
 
 impl Iterator for Records<'_> {
@@ -248,7 +249,7 @@ impl Iterator for Records<'_> {
         let event = matches!(next, Some(Ok((_, Record::Event(_)))));
         self.events += u64::from(event);
         let said = self.header.events().unwrap_or(0);
-        // Without an end, the last line may be a part of one that reads like a whole one.
+        // A last line without an end may be part of a longer line, even if it is a valid record.
         let part = event && self.is_unfinished();
         if self.events < said && (next.is_none() || part) {
             let found = self.events - u64::from(part);
@@ -264,15 +265,15 @@ impl Iterator for Records<'_> {
     }
 }
 
-/// The lines of a text.
+/// Reads the lines of a text.
 struct Lines<'a> {
     input: Box<dyn BufRead + 'a>,
     limit: usize,
     line: Vec<u8>,
     lines: u64,
-    /// True after an event.
+    /// Whether an event has been read.
     begun: bool,
-    /// True after a last line without an end.
+    /// Whether the last line had no end.
     unfinished: bool,
 }
 
@@ -304,7 +305,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Reads a line into `self.line`, without its end; false at the end of the input.
+    /// Reads a line into `self.line`, without its end; returns false at the end of the input.
     fn read_line(&mut self) -> Result<bool, Problem> {
         self.line.clear();
         let most = self.limit as u64 + 1;

@@ -1,17 +1,18 @@
-//! Stacks of calls: which functions asked for a block.
+//! Call stacks: the functions that requested a block.
 //!
 //! A trace keeps each stack once, as a node of a tree: a return address and the node of its caller. The lines that build the tree are
-//! comments of the text, `#^` and a word, and notes of the binary form that begin with `^`; readers that do not know them skip them.
+//! comments in the text format, `#^` and a word, and notes in the binary format that begin with `^`; readers that do not know them skip
+//! them.
 //!
 //! | line | meaning |
 //! | --- | --- |
-//! | `#^<node>` | the next event was made by this stack; nodes are numbered from 1 |
+//! | `#^<node>` | the stack of the next event; nodes are numbered from 1 |
 //! | `#^m <build id or -> <path>` | the next module: a program or a library, from 1 |
-//! | `#^n <caller's node> <module> <address>` | the next node, called by that one (0: by none), at this address of the module's file (module 0: of a device's memory), in hexadecimal |
+//! | `#^n <caller's node> <module> <address>` | the next node: its caller (0: none) and the address of the call in the module's file (module 0: in a device's memory), in hexadecimal |
 //! | `#^s <text>` | the next string, from 1 |
-//! | `#^f <module> <address> <function> <file> <line> ...` | the functions at an address, the innermost first, each inlined into the next: numbers of strings (0: not known), and a line |
+//! | `#^f <module> <address> <function> <file> <line> ...` | the functions at an address, the innermost first, each inlined into the next: numbers of strings (0: unknown), and a line |
 //!
-//! Notes that say the same in words are read as well: `backtrace <address> ...` on an event and `frame <address> <name> <file>:<line>`,
+//! The reader also accepts this information as notes: `backtrace <address> ...` on an event and `frame <address> <name> <file>:<line>`,
 //! as `TraceWriter` writes them; and, on an allocation, one line of text for each frame.
 
 use std::collections::HashMap;
@@ -22,9 +23,9 @@ use std::sync::Arc;
 pub struct Frame {
     /// Its name.
     pub function: Arc<str>,
-    /// The source file, if it is known.
+    /// The source file, if known.
     pub file: Option<Arc<str>>,
-    /// The line in it; 0 if that is not known.
+    /// The line in the file; 0 if unknown.
     pub line: u32,
 }
 
@@ -42,26 +43,26 @@ pub struct Module {
 pub struct Node {
     /// The caller's node; 0 is none.
     pub parent: u32,
-    /// The module: an index of [`Stacks::modules`] plus 1, 0 if it is not known.
+    /// The module: an index in [`Stacks::modules`] plus 1, or 0 if unknown.
     pub module: u32,
-    /// The address of the call in the module's file, or in memory if the module is not known.
+    /// The address of the call in the module's file, or in memory if the module is unknown.
     pub address: u64,
 }
 
-/// The module of nodes whose frame is a line of a note; their address is the number of the line.
+/// The module of nodes whose frame is a line of a note; the address is the number of the line.
 const TEXT: u32 = u32::MAX;
 
-/// The stacks of a trace as far as it has been read.
+/// The stacks of the part of a trace read so far.
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
     modules: Vec<Module>,
-    /// Node `n` is the one at `n - 1`.
+    /// All nodes; node `n` is at index `n - 1`.
     nodes: Vec<Node>,
     strings: Vec<Arc<str>>,
     frames: HashMap<(u32, u64), Vec<Frame>>,
-    /// Nodes of notes and of devices by what they are.
+    /// The numbers of nodes from notes and devices.
     interned: HashMap<Node, u32>,
-    /// Nodes that say the same as one before.
+    /// For each node equal to an earlier one, the earlier node.
     again: HashMap<u32, u32>,
     texts: HashMap<Arc<str>, u64>,
     /// The stack of the next event.
@@ -69,7 +70,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Reads one line without its `#^`; one that is not understood is left out.
+    /// Reads one line without its `#^`; ignores unknown lines.
     pub fn read(&mut self, line: &str) {
         if let Ok(node) = line.parse() {
             self.next = node;
@@ -87,7 +88,7 @@ impl Stacks {
                 let number = |word: Option<&str>| word.and_then(|word| word.parse().ok()).unwrap_or(0);
                 let (parent, module) = (number(words.next()), number(words.next()));
                 let address = words.next().and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or(0);
-                // A caller comes first, so that no node is its own caller.
+                // A caller must come first, so that no node is its own caller.
                 let parent = if parent as usize <= self.nodes.len() { parent } else { 0 };
                 let node = Node { parent: self.first(parent), module, address };
                 self.nodes.push(node);
@@ -118,18 +119,18 @@ impl Stacks {
         }
     }
 
-    /// Returns the stack of the event that is read now, and forgets it.
+    /// Returns the stack of the current event, and forgets it.
     pub(crate) fn take_next(&mut self) -> u32 {
         let node = std::mem::take(&mut self.next);
         if node as usize <= self.nodes.len() { self.first(node) } else { 0 }
     }
 
-    /// Returns the first node that says the same as this one.
+    /// Returns the first node equal to this one.
     fn first(&self, number: u32) -> u32 {
         self.again.get(&number).copied().unwrap_or(number)
     }
 
-    /// Reads the notes on an event, or at the end; the stack that they are, or 0.
+    /// Reads the notes on an event, or at the end. Returns the stack in them, or 0.
     pub(crate) fn notes(&mut self, lines: &[String]) -> u32 {
         let mut texts = Vec::new();
         let mut stack = 0;
@@ -155,7 +156,7 @@ impl Stacks {
         stack
     }
 
-    /// Returns the number of a line of text that stands for a frame.
+    /// Returns the number of a line of text that represents a frame.
     fn text(&mut self, text: &str) -> u64 {
         if let Some(&number) = self.texts.get(text) {
             return number;
@@ -182,7 +183,7 @@ impl Stacks {
         &self.modules
     }
 
-    /// Returns how many strings the trace has.
+    /// Returns the number of strings in the trace.
     pub fn strings(&self) -> usize {
         self.strings.len()
     }
@@ -207,19 +208,19 @@ impl Stacks {
         self.frames.insert((module, address), frames);
     }
 
-    /// Returns the module of a node, if it is known.
+    /// Returns the module of a node, if known.
     pub fn module(&self, node: Node) -> Option<&Module> {
         self.modules.get((node.module as usize).checked_sub(1)?)
     }
 }
 
-/// Reads the note of a frame's name.
+/// Reads a note with a frame's name.
 fn frame_of(kind: &str, rest: &str) -> Option<(u64, Frame)> {
     let (address, name) = rest.split_once(' ').filter(|_| kind == "frame")?;
     Some((u64::from_str_radix(address, 16).ok()?, frame(name)))
 }
 
-/// Splits text into a name and, if its last word is one, a file with a line.
+/// Splits text into a name and, if the last word is `<file>:<line>`, a file and a line.
 fn frame(text: &str) -> Frame {
     let place = text.rsplit_once(' ').and_then(|(name, place)| {
         let (file, line) = place.rsplit_once(':')?;

@@ -1,11 +1,11 @@
-//! Tags, each kept once.
+//! Stores each tag once.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::error::Problem;
 
-/// The different tags of a trace.
+/// The distinct tags of a trace.
 pub(crate) struct Tags {
     known: HashSet<Arc<str>>,
     most: usize,

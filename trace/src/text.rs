@@ -1,4 +1,4 @@
-//! Lines of the text form.
+//! Parses and writes lines of the text format.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use crate::error::Problem;
 use crate::event::{Action, Event, Failure, Record};
 use crate::tags::Tags;
 
-/// The characters that are escaped in a tag, besides all that are not ASCII.
+/// The ASCII characters that are escaped in a tag; all characters outside ASCII are escaped too.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 /// Reads one line without its end; `None` if it is empty.
@@ -129,7 +129,7 @@ fn shown(word: &str) -> String {
 
 /// Writes one line.
 pub(crate) fn write(record: &Record, output: &mut impl Write) -> io::Result<()> {
-    // Line breaks are replaced, because the rest would be read as another line or another kind of comment.
+    // Replace line breaks, because the rest would be read as another line or another kind of comment.
     let line = |text: &str| text.replace(['\n', '\r'], " ");
     match record {
         Record::Event(Event { id, action, time, tag, address }) => {

@@ -1,4 +1,4 @@
-//! Writing the text form.
+//! Writes the text format.
 
 use std::io::{self, Write};
 
@@ -11,12 +11,12 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes to `output`, which should be buffered.
+    /// Creates a writer to `output`, which should be buffered.
     pub fn new(output: W) -> Self {
         Self { output }
     }
 
-    /// Writes a comment; the first one is the header. Line breaks in it become spaces.
+    /// Writes a comment; the first comment is the header. Line breaks in it become spaces.
     ///
     /// # Errors
     /// Those of the output.

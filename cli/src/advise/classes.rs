@@ -6,9 +6,9 @@ use serde::Serialize;
 pub const GRANULE: usize = 8;
 /// The largest class in granules.
 pub const LONGEST: usize = PAGE;
-/// Granules of a page.
+/// Granules per page.
 pub const PAGE: usize = 64;
-/// Bytes of a page's record, which lies beside the memory.
+/// Bytes of a page's record, which lies outside the page.
 pub const RECORD: usize = 12;
 /// The largest number of objects per page.
 const MOST_OBJECTS: usize = 32;
@@ -23,30 +23,29 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// Returns how many objects of `size` bytes a page holds.
+    /// Returns the number of objects of `size` bytes that a page holds.
     pub fn held(size: usize) -> usize {
         (PAGE * GRANULE / size).min(MOST_OBJECTS)
     }
 }
 
-/// Returns the classes with the least waste for a histogram: `blocks[n]` blocks of `n` granules are live at once. Every
-/// size with `used[n]`, up to the last one, has a class at least as large; each class is one of these sizes.
+/// Returns the classes with the least waste for a histogram: `blocks[n]` blocks of `n` granules are live at once. Every size with
+/// `used[n]` has a class at least as large; each class is one of these sizes.
 ///
-/// The waste of a class is the bytes that its objects have beyond the requests, the records and unused ends of its
-/// pages, and half a page, because the last page is half full on average. Dynamic programming over the largest size so
-/// far: O(sizes² × classes).
+/// The waste of a class is the bytes of its objects beyond the requests, the records and unused ends of its pages, and half a page,
+/// because the last page is half full on average. Dynamic programming over the largest size so far: O(sizes² × classes).
 ///
 /// Returns `None` if no size is used.
 pub fn fit(blocks: &[u64; LONGEST + 1], used: &[bool; LONGEST + 1]) -> Option<Classes> {
     let sizes: Vec<usize> = (1..=LONGEST).filter(|&n| used[n]).collect();
-    // The waste of one class of `sizes[to]` for the sizes `from..=to`.
+    // The waste of a class of `sizes[to]` for the sizes `from..=to`.
     let cost = |from: usize, to: usize| -> f64 {
         let size = sizes[to] * GRANULE;
         let (page, held) = (PAGE * GRANULE + RECORD, Classes::held(size));
         let count: u64 = sizes[from..=to].iter().map(|&n| blocks[n]).sum();
         let asked: u64 = sizes[from..=to].iter().map(|&n| blocks[n] * (n * GRANULE) as u64).sum();
         let pages = count.div_ceil(held as u64);
-        // All pages are full except the last one, which is half full on average.
+        // All pages are full except the last, which is half full on average.
         (pages * page as u64) as f64 - asked as f64 + page as f64 / 2.0
     };
     // best[k][n]: the least waste of the first n sizes in k classes, and where the last class begins.

@@ -1,4 +1,4 @@
-//! The Rust code of the advised heap.
+//! Writes the Rust code of the advised heap.
 
 use super::classes::Classes;
 
@@ -12,7 +12,7 @@ pub fn fixed_pool(size: usize, most: usize) -> String {
     )
 }
 
-/// Returns the code of a heap in an arena of so many bytes that keeps `count` blocks for requests of `least` to `most` bytes.
+/// Returns the code of a heap in an arena of `arena` bytes that keeps `count` blocks for requests of `least` to `most` bytes.
 pub fn kept(arena: usize, count: usize, least: usize, most: usize) -> String {
     format!(
         "use allotment::{{Heap, Kept, heap}};\n\n#[global_allocator]\n\
@@ -29,7 +29,7 @@ pub enum Choice {
     Slab(Classes),
     /// A `TinyHeap`.
     Tiny,
-    /// A `Growing`, which takes its memory from the system.
+    /// A `Growing`, which requests its memory from the system.
     Growing,
 }
 
@@ -44,7 +44,7 @@ impl Choice {
         }
     }
 
-    /// Returns the heap's type as code, for an arena of so many bytes.
+    /// Returns the heap's type as code, for an arena of `arena` bytes.
     pub fn code(&self, arena: usize) -> String {
         match self {
             Self::Named(_, code) => format!("Heap<{code}>"),

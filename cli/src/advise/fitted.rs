@@ -1,7 +1,7 @@
-//! A slab whose classes are values instead of constants.
+//! A slab with classes given at run time.
 //!
-//! The library's classes are constants of a type, so trying other classes there means compiling. This slab takes the
-//! same steps with classes given at run time. A test shows that it places blocks exactly like the library's.
+//! The library's classes are constants of a type, so trying other classes would require compiling. This slab takes the same steps with
+//! classes as values; a test shows that it places blocks exactly like the library's slab.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::HashMap;
@@ -22,9 +22,9 @@ pub struct Fitted {
     pages: Own<Buddy<1, GRANULE>>,
     sizes: Vec<usize>,
     class_of: [Option<u8>; LONGEST + 1],
-    /// The open pages by their addresses.
+    /// The open pages by address.
     open: HashMap<usize, Page>,
-    /// For each class the first page that has a free object.
+    /// For each class, the first page with a free object.
     heads: Vec<Option<usize>>,
 }
 
@@ -52,7 +52,7 @@ impl Make for MakeFitted<'_> {
         Some(Box::new(Fitted { pages, sizes, class_of, open: HashMap::new(), heads }))
     }
 
-    /// Returns the state of the library's slab.
+    /// Returns the size of the library's slab, since this one replaces it.
     fn state(&self) -> usize {
         size_of::<Own<allotment::Slab>>()
     }
@@ -64,7 +64,7 @@ const PAGES: Layout = match Layout::from_size_align(PAGE * GRANULE, PAGE * GRANU
     Err(_) => unreachable!(),
 };
 
-/// Returns how many bytes of an arena are left for pages and the map of their buddies, if there is room for a granule.
+/// Returns the bytes of an arena left for pages and the map of their buddies, if there is room for a granule.
 fn pages_end(arena: Range, classes: usize) -> Option<usize> {
     let start = arena.start.addr();
     let first = start.next_multiple_of(GRANULE);
@@ -72,7 +72,7 @@ fn pages_end(arena: Range, classes: usize) -> Option<usize> {
     let place = first / GRANULE;
     let records = |len: usize| (classes + 1) * 4 + (place % PAGE + len).div_ceil(PAGE) * RECORD;
     let rest = |len: usize| len * GRANULE + BuddyMap::words(place, len) * 4;
-    // The longest region that leaves room for its records.
+    // Find the longest region that leaves room for its records.
     let (mut len, mut over) = (0, bytes / GRANULE + 1);
     while over - len > 1 {
         let middle = len.midpoint(over);
@@ -136,7 +136,7 @@ unsafe impl Subject for Fitted {
                 // SAFETY: a page is not empty.
                 let page = unsafe { GlobalAlloc::alloc(&self.pages, PAGES) };
                 if page.is_null() {
-                    // As the library does, if buddies do not round the object's length up.
+                    // Like the library, allocate a single object if buddies do not round its length up.
                     return match (self.sizes[class] / GRANULE).is_power_of_two() {
                         // SAFETY: an object is not empty.
                         true => unsafe { GlobalAlloc::alloc(&self.pages, self.object(class)) },
@@ -215,7 +215,7 @@ mod tests {
     use crate::replay::subject::Plain;
     use crate::replay::{memory, read, run};
 
-    /// With the library's classes, the smallest arenas are the same to the step.
+    /// With the library's classes, the smallest arenas are identical to the step.
     #[test]
     fn it_is_the_library_s_slab() {
         use allotment::placement::{Classes as _, DefaultClasses};

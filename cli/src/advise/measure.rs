@@ -15,7 +15,7 @@ use crate::replay::run::{self, Outcome, STEP};
 use crate::replay::share;
 use crate::replay::subject::{ENTRIES, Entry, Make, Visitor, entry, tiny, with};
 
-/// A placement that was tried.
+/// A placement that `advise` tried.
 #[derive(Clone, Debug, Serialize)]
 pub struct Candidate {
     /// Its name.
@@ -25,16 +25,16 @@ pub struct Candidate {
     pub choice: Choice,
     /// The smallest arena in bytes; `None` if none was found.
     pub smallest: Option<usize>,
-    /// Bytes of the heap's own state, outside the arena.
+    /// Bytes of the heap's state, outside the arena.
     pub state: usize,
-    /// Instructions per operation, roughly; heaps are ranked by them.
+    /// Approximate instructions per operation, by which heaps are ranked.
     pub instructions: u16,
-    /// Time as a ratio to `tlsf`; `None` if it was not measured.
+    /// Time relative to `tlsf`; `None` if it was not measured.
     pub time: Option<f64>,
 }
 
 impl Candidate {
-    /// Returns the RAM in bytes for arena and state together.
+    /// Returns the bytes of RAM for arena and state together.
     pub fn total(&self) -> Option<usize> {
         Some(self.smallest? + self.state)
     }
@@ -59,16 +59,15 @@ pub fn smallest(id: &str, limit: usize, program: &Program, memory: &mut Arena) -
     with(id, Smallest { program, memory, limit })?.0
 }
 
-/// The heaps of microcontrollers: the default and the smallest one.
+/// The heaps for microcontrollers: the default and the smallest.
 pub const CHIP: &[&str] = &["micro-tlsf", "tiny-heap"];
 
-/// The heap for memory that is too large for these two, such as PSRAM.
+/// The heap for memory too large for those in [`CHIP`], such as PSRAM.
 pub const LARGE_CHIP: &[&str] = &["tlsf"];
 
-/// Tries the placements of allotment that may be advised, or only those of `which`.
+/// Tries the advisable placements of allotment, or only those in `which`.
 ///
-/// Each gets an even share of the time left, less some for the later phases. `unfinished` receives the names of
-/// those that needed more.
+/// Each gets an even share of the time left, minus some for the later phases. `unfinished` receives the names of those that needed more.
 pub fn named(
     program: &Program,
     which: Option<&[&str]>,
@@ -94,8 +93,8 @@ pub fn named(
     tried.collect()
 }
 
-/// Replays the run on a growing heap of its own and measures the memory that it takes from the system.
-/// `None` if the deadline comes first.
+/// Replays the run on a separate growing heap and measures the memory that it requests from the system. Returns `None` if the deadline
+/// has passed.
 #[cfg(any(unix, windows))]
 pub fn growing(program: &Program, deadline: &Deadline) -> Option<Candidate> {
     use allotment::os::Growing;
@@ -132,8 +131,7 @@ pub fn growing(program: &Program, deadline: &Deadline) -> Option<Candidate> {
     })
 }
 
-/// Tries slabs with classes fitted to the blocks that are live at the peak: for blocks of up to 64 to 512 bytes. Returns
-/// the best.
+/// Tries slabs with classes fitted to the blocks live at the peak, for largest classes of 64 to 512 bytes. Returns the best.
 pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
     let program = &run.program;
     let mut best: Option<(usize, Classes)> = None;
@@ -141,7 +139,7 @@ pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
         let (blocks, used) = histogram(run, longest);
         let Some(classes) = classes::fit(&blocks, &used) else { continue };
         let make = MakeFitted(&classes);
-        // A candidate that does not fit into the best arena so far is dropped.
+        // Drop a candidate that does not fit an arena smaller than the best so far.
         let promising =
             |best: &(usize, Classes), memory: &mut Arena| run::fits(&make, program, memory, best.0 - STEP, 0);
         if best.as_ref().is_none_or(|best| promising(best, memory))
@@ -165,8 +163,7 @@ pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
     })
 }
 
-/// Returns how many blocks of each length in granules, up to `longest`, are live at the peak, and which lengths occur
-/// at all.
+/// Returns, for each length in granules up to `longest`, the number of blocks live at the peak, and whether the length occurs at all.
 fn histogram(run: &Run, longest: usize) -> ([u64; LONGEST + 1], [bool; LONGEST + 1]) {
     let (mut blocks, mut used) = ([0; LONGEST + 1], [false; LONGEST + 1]);
     let peak = run.peak_event();
@@ -185,11 +182,11 @@ fn histogram(run: &Run, longest: usize) -> ([u64; LONGEST + 1], [bool; LONGEST +
     (blocks, used)
 }
 
-/// The number of start addresses that are tried. A static arena of alignment 16 may start at any of them.
+/// Number of start addresses tried. A static arena of alignment 16 may start at any of them.
 const SKEWS: usize = 16;
 
 fn skew(n: usize) -> usize {
-    // Spread over a page of 4 KiB as well as over a megabyte.
+    // Spread the addresses over a 4 KiB page and over a megabyte.
     n * 0x1_1110
 }
 
@@ -210,7 +207,7 @@ impl Anywhere<'_> {
                 agreed += 1;
             } else {
                 let here = run::smallest(make, program, memory, limit, skew(n));
-                // The size found so far is enough at the addresses that were tried.
+                // The size found so far suffices at the addresses tried.
                 if memory.deadline().passed() {
                     return Some(size);
                 }
@@ -231,8 +228,8 @@ impl Visitor for Anywhere<'_> {
     }
 }
 
-/// Returns the size of an arena that is large enough at any address: `size` or a little more. If the memory's deadline
-/// passes first, the result is large enough at the addresses that were tried.
+/// Returns the size of an arena that is large enough at any address: `size` or a little more. If the memory's deadline passes first, the
+/// result is large enough at the addresses tried.
 pub fn anywhere(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Option<usize> {
     match choice {
         Choice::Slab(classes) => {
@@ -242,10 +239,10 @@ pub fn anywhere(choice: &Choice, program: &Program, memory: &mut Arena, size: us
             let id = choice.name();
             let limit = entry(id)?.limit;
             let size = with(id, Anywhere { program, memory, limit, size })??;
-            // The sizes between those that are tried are the next smaller one.
+            // A `TinyHeap` has the largest of the tried sizes that fits in `size` bytes.
             if *choice == Choice::Tiny { tiny(size) } else { Some(size) }
         }
-        // Its memory is not an arena.
+        // A growing heap has no arena.
         Choice::Growing => Some(size),
     }
 }
@@ -291,7 +288,7 @@ pub fn check(choice: &Choice, program: &Program, memory: &mut Arena, size: usize
         Choice::Slab(classes) => Check { program, memory, size }.run(&MakeFitted(classes)),
         Choice::Tiny | Choice::Named(..) => with(choice.name(), Check { program, memory, size })
             .unwrap_or_else(|| Err(format!("there is no placement {}", choice.name()))),
-        // Every request was met when it was measured.
+        // The measurement already satisfied every request.
         Choice::Growing => Ok(Outcome { used: Some(size), ..Outcome::default() }),
     }
 }

@@ -1,4 +1,4 @@
-//! `allotment advise`: which heap a recorded run needs, and how large.
+//! `allotment advise`: finds the heap that a recorded run needs, and its size.
 
 pub mod classes;
 pub mod code;
@@ -66,34 +66,34 @@ enum Target {
     Mcu,
 }
 
-/// The advice as it is printed; sizes in bytes.
+/// The printed advice, with sizes in bytes.
 #[derive(Debug, Serialize)]
 struct Advice {
     events: usize,
     /// The peak of the live requested bytes.
     peak: usize,
-    /// Events that the recorder lost. If there are any, the figures are too low.
+    /// Number of events that the recorder lost; if not 0, the figures are too low.
     lost: u64,
     placement: &'static str,
     /// The smallest arena that suffices at any address.
     smallest: usize,
     /// The advised arena.
     arena: usize,
-    /// The arena plus the heap's own state on this machine.
+    /// The arena plus the heap's state on this machine.
     total: usize,
-    /// True if the total fits into the given RAM; `None` if no RAM was given.
+    /// Whether the total fits the given RAM; `None` if no RAM was given.
     fits: Option<bool>,
-    /// The peak of the bytes in use in the advised arena, with requests rounded up to block sizes.
+    /// The peak of bytes in use in the advised arena, with requests rounded up to block sizes.
     used_peak: Option<usize>,
     external_fragmentation: Option<f64>,
     internal_fragmentation: Option<f64>,
     /// The heap's type.
     heap_type: String,
-    /// Rust code to paste into the program; `None` if the check found requests that are not satisfied.
+    /// Rust code to paste into the program; `None` if the check found unsatisfied requests.
     code: Option<String>,
-    /// True if the blocks are so long that only their ends were checked.
+    /// Whether the blocks are so long that only their ends were checked.
     sparse: bool,
-    /// Events that were not satisfied when the run was replayed in the advised arena at different addresses.
+    /// Number of requests that failed in replays in the advised arena at different addresses.
     check_failures: usize,
     /// Placements and phases that the time limit cut short.
     unfinished: Vec<&'static str>,
@@ -104,10 +104,10 @@ struct Advice {
     suggestions: Vec<Suggestion>,
 }
 
-/// Placements within this share, in percent, of the least memory count as equal; the one with the fewest instructions is advised.
+/// Percentage above the least memory up to which placements count as equal; among these, the fewest instructions decide.
 const CLOSE: usize = 2;
 
-/// Runs `allotment advise`; true if the advised heap satisfies the run and fits the RAM.
+/// Runs `allotment advise`; returns true if the advised heap satisfies the run and fits the RAM.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
@@ -117,7 +117,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     replay::affordable(input.shown(), &run.program)?;
     let deadline = Deadline::after(args.time_limit);
     let mut unfinished = Vec::new();
-    // Also large enough for the searches after an alignment or a suggestion made the run larger.
+    // This is also large enough if an alignment or a suggestion makes the run larger.
     let mut memory = replay::memory(replay::run::most(&run.program, usize::MAX))?;
     let bar = crate::progress::spinner();
     let mut show = |text: &str| {
@@ -225,7 +225,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     Ok(advice.check_failures == 0 && !checked.unfinished && advice.fits != Some(false))
 }
 
-/// Returns suggestions that make a run need less memory, all of them tried on `placement` within `limit`.
+/// Returns suggestions that reduce a run's memory, all tried on `placement` within `limit`.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
@@ -245,7 +245,7 @@ pub(crate) fn tried(trace: &Input, placement: &str, limit: Duration) -> Result<V
     }
 }
 
-/// Returns the code of the advised heap; none if the check found requests that it does not satisfy.
+/// Returns the code of the advised heap; `None` if the check found unsatisfied requests.
 fn code(choice: &Choice, arena: usize, failures: usize) -> Option<String> {
     (failures == 0).then(|| choice.source(arena))
 }
@@ -269,7 +269,7 @@ fn times(rounds: usize, run: &Run, memory: &mut Arena, candidates: &mut [Candida
         candidate.smallest.is_some() && matches!(candidate.choice, Choice::Named(..) | Choice::Tiny)
     };
     let ids: Vec<&str> = candidates.iter_mut().filter(can).map(|candidate| candidate.placement).collect();
-    // The same roomy arena for all placements.
+    // Use one roomy arena for all placements.
     let arena = replay::run::usual(&run.program).min(replay::run::most(&run.program, usize::MAX));
     let ratios = timing::ratios(&ids, &run.program, memory, arena, rounds);
     for candidate in candidates {
@@ -282,20 +282,20 @@ struct Best<'a> {
     smallest: usize,
 }
 
-/// Returns the placement with the fewest instructions that fits into `ram`; without `ram`, of those that need about the least. Times
-/// have no say in it, because they are others in every run.
+/// Returns the placement with the fewest instructions that fits into `ram` or, without `ram`, that needs close to the least memory. Times
+/// do not count, because they differ in every run.
 fn choose(candidates: &[Candidate], ram: Option<usize>) -> Option<Best<'_>> {
     let able =
         |limit: usize| candidates.iter().filter(move |one| one.total().is_some_and(|total| total <= limit));
     let least = candidates.iter().filter_map(Candidate::total).min()?;
     let close = least + least / 100 * CLOSE;
     let limit = ram.filter(|&ram| ram >= least).unwrap_or(close);
-    // Among equally fast ones, the first needs the least.
+    // Among equally fast candidates, the first needs the least memory.
     let candidate = able(limit).min_by_key(|one| one.instructions)?;
     Some(Best { candidate, smallest: candidate.smallest? })
 }
 
-/// Tries suggestions on the advised placement, or on `tlsf` if the advised heap has one of its own.
+/// Tries suggestions on the advised placement, or on `tlsf` (or `micro-tlsf`) if the advised heap has no named placement.
 fn suggested(
     run: &Run,
     candidates: &[Candidate],
@@ -458,7 +458,7 @@ mod tests {
         args: AdviseArgs,
     }
 
-    /// What is printed for a heap whose check found so many requests that it does not satisfy.
+    /// Returns the text printed for a heap whose check found `failures` unsatisfied requests.
     fn printed(failures: usize) -> String {
         let choice = Choice::Named("tlsf", "Tlsf");
         let advice = Advice {
@@ -501,7 +501,7 @@ mod tests {
         assert!(!bad.contains("HEAP"), "{bad}");
     }
 
-    /// Times are others in every run, so the choice does not look at them.
+    /// Times differ in every run, so the choice ignores them.
     #[test]
     fn times_do_not_choose() {
         let one = |placement, smallest, instructions, time| Candidate {

@@ -19,9 +19,9 @@ pub struct Life {
     pub sizes: [usize; 3],
     /// The alignment in bytes.
     pub align: usize,
-    /// The number of resizes.
+    /// Number of resizes.
     pub resized: usize,
-    /// The tag that the program had set.
+    /// The tag set by the program.
     pub tag: Option<Arc<str>>,
 }
 
@@ -33,11 +33,11 @@ pub struct Run {
     pub lives: Vec<Life>,
     /// For each event, the index of its block in `lives`.
     pub life_of: Vec<u32>,
-    /// The number of events that the program itself caused. In those after it, the recorder freed what was left.
+    /// Number of events that the program itself caused. In later events, the recorder freed the remaining blocks.
     pub end: usize,
     /// The live requested bytes after each event.
     pub live: Vec<u64>,
-    /// Events that the recorder lost.
+    /// Number of events that the recorder lost.
     pub lost: u64,
 }
 
@@ -56,7 +56,7 @@ impl Run {
         let (mut life_of, mut live) = (Vec::new(), Vec::new());
         for checked in trace.by_ref() {
             let checked = checked.map_err(&wrong)?;
-            // Refuses events that are too large, so the numbers below cannot overflow.
+            // `push` refuses events that are too large, so the numbers below cannot overflow.
             builder.push(&checked).map_err(&wrong)?;
             let number = life_of.len();
             let event = &checked.event;
@@ -99,7 +99,7 @@ impl Run {
         Ok(Self { program: builder.finish(), lives, life_of, end, live, lost: trace.lost() })
     }
 
-    /// Returns the number of the event after which the most bytes are live.
+    /// Returns the number of the first event after which the most bytes are live.
     pub fn peak_event(&self) -> usize {
         let most = self.live.iter().enumerate().max_by_key(|&(number, &bytes)| (bytes, usize::MAX - number));
         most.map_or(0, |(number, _)| number)

@@ -1,4 +1,4 @@
-//! Suggestions that make the program need less memory, each tried on the trace.
+//! Suggestions that reduce the program's memory, each tried on the trace.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -28,9 +28,9 @@ pub enum Kinds {
     Growth,
     /// Short-lived blocks of one size, which a pool would allocate.
     Pool,
-    /// Large blocks that come and go, for which room can be kept.
+    /// Large, repeatedly allocated blocks for which room can be kept.
     Kept,
-    /// A plan for the whole run, if all runs are the same.
+    /// A plan for the whole run, if all runs are identical.
     Plan,
 }
 
@@ -39,9 +39,9 @@ pub enum Kinds {
 pub struct Suggestion {
     /// The kind.
     pub kind: Kinds,
-    /// How many bytes smaller the smallest arena becomes.
+    /// Bytes by which the smallest arena shrinks.
     pub bytes_saved: usize,
-    /// Calls of the allocator that become unnecessary.
+    /// Number of allocator calls that become unnecessary.
     pub calls_saved: usize,
     /// What to do.
     pub text: String,
@@ -50,7 +50,7 @@ pub struct Suggestion {
 }
 
 impl Suggestion {
-    /// Makes a suggestion without code.
+    /// Creates a suggestion without code.
     fn new(kind: Kinds, bytes_saved: usize, calls_saved: usize, text: String) -> Self {
         Self { kind, bytes_saved, calls_saved, text, code: None }
     }
@@ -60,7 +60,7 @@ impl Suggestion {
 pub struct Bench<'a> {
     /// The run.
     pub run: &'a Run,
-    /// The placement that suggestions are tried on.
+    /// The placement on which suggestions are tried.
     pub entry: &'static Entry,
     /// The placement's smallest arena for the unchanged run, in bytes.
     pub smallest: usize,
@@ -80,7 +80,7 @@ impl Bench<'_> {
     }
 }
 
-/// Returns all suggestions that save something, those with the largest savings first.
+/// Returns all suggestions that save memory or calls, the largest savings first.
 pub fn suggestions(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
     let mut found = Vec::new();
     found.extend(leak(bench, leaks));
@@ -92,7 +92,7 @@ pub fn suggestions(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
     found
 }
 
-/// Tries the run without leaks that grow.
+/// Tries the run without growing leaks.
 fn leak(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
     let growing: Vec<&Leak> = leaks.iter().filter(|leak| leak.growing).take(3).collect();
     let mut found = Vec::new();
@@ -114,7 +114,7 @@ fn leak(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
     found
 }
 
-/// Tries an alignment of 8 instead of all larger ones.
+/// Tries an alignment of 8 instead of all larger alignments.
 fn alignment(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let aligned: Vec<&Life> = bench.run.lives.iter().filter(|life| life.align > 8).collect();
     let (blocks, most) = (aligned.len(), aligned.iter().map(|life| life.align).max()?);
@@ -128,7 +128,7 @@ fn alignment(bench: &mut Bench<'_>) -> Option<Suggestion> {
     (bytes_saved > 0).then(|| Suggestion::new(Kinds::Alignment, bytes_saved, 0, text))
 }
 
-/// Tries growing blocks with their largest size from the start.
+/// Tries allocating growing blocks at their largest size from the start.
 fn growth(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let blocks = bench.run.lives.iter().filter(|life| life.resized > 0).count();
     let calls_saved = bench.run.lives.iter().map(|life| life.resized).sum();
@@ -151,8 +151,7 @@ fn growth(bench: &mut Bench<'_>) -> Option<Suggestion> {
     (bytes_saved > 0).then(|| Suggestion::new(Kinds::Growth, bytes_saved, calls_saved, text))
 }
 
-/// Tries a pool for each size of which many blocks come and go but few are live at once: an array of as many blocks as
-/// are ever live.
+/// Tries a pool for each size with many blocks but few live at once: an array of as many blocks as are ever live.
 fn pools(bench: &mut Bench<'_>) -> Vec<Suggestion> {
     #[derive(Default)]
     struct Group {
@@ -201,11 +200,11 @@ fn pools(bench: &mut Bench<'_>) -> Vec<Suggestion> {
     found
 }
 
-/// The most blocks for which room is kept.
+/// Largest number of blocks for which room is kept.
 const KEPT: usize = 8;
 
-/// Returns how to keep room for the large blocks of a run that come and go: those of an eighth of the peak and more. That saves no memory;
-/// it keeps requests from failing after a long time, which no run shows. `arena` is that of the heap.
+/// Suggests keeping room for a run's large blocks, of at least an eighth of the peak. That saves no memory; it prevents failures after a
+/// long time, which no run shows. `arena` is the bytes of the heap's arena.
 pub fn kept(run: &Run, arena: usize) -> Option<Suggestion> {
     let large: Vec<&Life> = run
         .lives
@@ -217,7 +216,7 @@ pub fn kept(run: &Run, arena: usize) -> Option<Suggestion> {
     let freed = large.iter().filter(|life| life.to.is_some()).count();
     let (least, most) =
         (large.iter().map(|life| life.sizes[0]).min()?, large.iter().map(|life| life.sizes[0]).max()?);
-    // All are live at once where the last of such a group begins.
+    // The most are live at once when one of them begins.
     let at_once = |at: usize| large.iter().filter(|life| Run::is_live(life, at)).count();
     let count = large.iter().map(|life| at_once(life.from)).max().filter(|&count| count <= KEPT)?;
     if freed <= count {
@@ -231,16 +230,16 @@ pub fn kept(run: &Run, arena: usize) -> Option<Suggestion> {
     Some(Suggestion { code, ..Suggestion::new(Kinds::Kept, 0, 0, text) })
 }
 
-/// The most blocks of a run that is planned as a whole; more would take too long.
+/// Largest number of blocks of a run that is planned as a whole; more would take too long.
 const PLANNED: usize = 20_000;
 
-/// Plans the whole run beforehand.
+/// Tries a plan of the whole run.
 fn plan(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let run = bench.run;
     if run.lives.len() > PLANNED {
         return None;
     }
-    // A resized block counts with its largest size throughout.
+    // A resized block counts at its largest size throughout.
     let end = run.program.ops.len() as i64;
     let buffers = run.lives.iter().enumerate().map(|(number, life)| {
         let to = life.to.map_or(end, |to| to as i64);

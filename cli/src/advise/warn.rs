@@ -1,4 +1,4 @@
-//! Problems of a run that do not depend on the heap.
+//! Finds problems of a run that do not depend on the heap.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::run::Run;
 
-/// The number of parts that a run is divided into, to find what grows throughout.
+/// Number of parts into which a run is divided to detect growth throughout.
 const PARTS: usize = 8;
 
 /// Blocks of one size and tag that were never freed.
@@ -17,11 +17,11 @@ pub struct Leak {
     pub size: usize,
     /// Their tag.
     pub tag: Option<String>,
-    /// The number of blocks.
+    /// Number of blocks.
     pub blocks: usize,
-    /// Their bytes in all.
+    /// Their total bytes.
     pub bytes: usize,
-    /// True if their number grew throughout: in at least six of eight parts of the run.
+    /// Whether their number grew throughout: in at least six of eight parts of the run.
     pub growing: bool,
 }
 
@@ -53,7 +53,7 @@ pub fn leaks(run: &Run) -> Vec<Leak> {
     leaks
 }
 
-/// Live bytes that rise throughout the run.
+/// A rise of the live bytes throughout the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Growth {
     /// The minimum of the live bytes in each eighth of the run.
@@ -62,7 +62,7 @@ pub struct Growth {
     pub per_run: u64,
 }
 
-/// Returns the growth if the minimum of the live bytes rises from part to part, by at least a twentieth of the peak.
+/// Returns the growth if the minimum of the live bytes rises from part to part, by at least a twentieth of the peak in total.
 pub fn growth(run: &Run) -> Option<Growth> {
     let live = run.live.get(..run.end).filter(|live| live.len() >= 8 * PARTS)?;
     let part = live.len() / PARTS;

@@ -1,8 +1,7 @@
 //! Chrome's JSON traces ("Trace Event Format"), which Perfetto also reads.
 //!
-//! A block is a nestable asynchronous slice (`b` to `e`, with `n` where it was resized), the live bytes are a counter
-//! (`C`), and everything else is an instant (`i`). `args.record` of each holds the line of the text form, so nothing is
-//! lost.
+//! A block is a nestable asynchronous slice (`b` to `e`, with `n` for a resize), the live bytes are a counter (`C`), and everything else
+//! is an instant (`i`). `args.record` of each holds its line in the text format, so nothing is lost.
 
 use std::io::{self, Write};
 
@@ -16,7 +15,7 @@ use super::live::Live;
 pub struct Chrome<W: Write> {
     output: W,
     live: Live,
-    /// Units of time per microsecond. Without times, the number of the event stands in for it.
+    /// Units of time per microsecond. Without times, the time is the number of the event.
     scale: f64,
     now: f64,
     first: bool,

@@ -1,4 +1,4 @@
-//! The live blocks of a trace, for charts. Wrong events are tolerated.
+//! The live blocks of a trace, for charts. Tolerates invalid events.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use allotment_trace::{Action, Event};
 #[derive(Default)]
 pub struct Live {
     blocks: HashMap<u64, (u64, Option<Arc<str>>)>,
-    /// Requested bytes.
+    /// Live requested bytes.
     pub bytes: u64,
-    /// Requested bytes of each tag that has any; `None` stands for blocks without a tag.
+    /// Live requested bytes of each tag, if not 0; `None` stands for blocks without a tag.
     pub tags: HashMap<Option<Arc<str>>, u64>,
 }
 
@@ -36,7 +36,7 @@ impl Live {
             }
         }
         if let Some((size, tag)) = self.blocks.get(&event.id).filter(|_| event.action != Action::Free) {
-            // Saturates for hostile traces, so that a later subtraction cannot underflow.
+            // Saturate for hostile traces, so that a later subtraction cannot underflow.
             let size = (*size).min(u64::MAX - self.bytes);
             self.bytes += size;
             *self.tags.entry(tag.clone()).or_default() += size;

@@ -1,5 +1,5 @@
-//! The output format of Valgrind's Massif, for `ms_print` and other viewers (Valgrind's manual, "Massif": snapshots with
-//! `time`, `mem_heap_B`, and a `heap_tree` at the peak). Blocks are grouped by tag.
+//! Writes the output format of Valgrind's Massif, for `ms_print` and other viewers (Valgrind's manual, "Massif": snapshots with `time`,
+//! `mem_heap_B`, and a `heap_tree` at the peak). Blocks are grouped by tag.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -10,22 +10,22 @@ use allotment_trace::{Action, Event, Header, Record};
 use super::Sink;
 use super::live::Live;
 
-/// The most snapshots; beyond them every second one is dropped.
+/// Number of snapshots at which every second one is dropped.
 const SNAPSHOTS: usize = 200;
 
 /// Collects snapshots.
 pub struct Massif<W: Write> {
     output: W,
     name: String,
-    /// True if the trace's times are nanoseconds, and the first time.
+    /// Whether the trace's times are in nanoseconds, and the first time.
     clock: bool,
     begin: Option<u64>,
     live: Live,
     events: u64,
-    /// Milliseconds since the first event that has a time.
+    /// Milliseconds since the first event with a time.
     now: u64,
     snapshots: Vec<Snapshot>,
-    /// Events between snapshots.
+    /// Number of events between snapshots.
     every: u64,
     peak: Peak,
 }
@@ -41,7 +41,7 @@ struct Snapshot {
 struct Peak {
     at: Snapshot,
     tags: HashMap<Option<Arc<str>>, u64>,
-    /// True while the live tags are those of the peak.
+    /// Whether the live tags are still those of the peak.
     pending: bool,
 }
 
@@ -96,7 +96,7 @@ impl<W: Write> Sink for Massif<W> {
         let before = self.live.bytes;
         let falls = |live: &Live| live.bytes < before;
         if self.peak.pending && !matches!(event.action, Action::Allocate { .. }) {
-            // Copied only once the live bytes fall: most new peaks are followed by another.
+            // Copy the tags only once the live bytes fall, since most new peaks are followed by another.
             let tags = self.live.tags.clone();
             self.live.follow(event);
             if falls(&self.live) {
@@ -132,7 +132,7 @@ impl<W: Write> Sink for Massif<W> {
         if self.peak.pending {
             self.peak.tags = self.live.tags.clone();
         }
-        // Milliseconds are too coarse for a short run; then the numbers of the events stand in for times.
+        // Milliseconds are too coarse for a short run, so use the numbers of the events as times.
         let timed = self.clock && self.now >= SNAPSHOTS as u64;
         let unit = if timed { "ms" } else { "i" };
         let name = self.name.escape_debug().to_string();

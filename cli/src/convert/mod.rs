@@ -65,15 +65,15 @@ pub enum Form {
     Pytorch,
 }
 
-/// The summary of a conversion as it is printed.
+/// The printed summary of a conversion.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     events: u64,
     failures: u64,
-    /// Events that the recorder lost.
+    /// Number of events that the recorder lost.
     lost: u64,
     notes: u64,
-    /// The error at which the input is cut off, if it is.
+    /// The error at the cut, if the input is cut off.
     #[serde(skip)]
     cut: Option<TraceError>,
 }
@@ -120,7 +120,7 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     let mut records = input.records()?;
     apart(&args.input, &args.output)?;
     writable(&args.output).map_err(Failure::file(&args.output))?;
-    // An empty trace, or one whose start is not understood, leaves no file, and one that is there as it is.
+    // An empty trace, or a trace with an invalid start, creates no file and leaves an existing one unchanged.
     match records.next() {
         None => return Err(input.empty()),
         Some(first) => first.map_err(Failure::trace(input.shown()))?,
@@ -150,7 +150,7 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Writes a form whose viewers need the whole run.
+/// Writes a format whose viewers need the whole run.
 fn profile(input: &Input, form: Form, args: &ConvertArgs) -> Result<bool, Failure> {
     let mut file = Output::create(&args.output)?;
     let (events, stacks) = if form == Form::Pytorch {
@@ -191,7 +191,7 @@ fn form_of(path: &Path) -> Result<Form, Failure> {
     })
 }
 
-/// Converts the input in one pass. `events` replaces the number in the header, if given.
+/// Converts the input in one pass. `events`, if given, replaces the number in the header.
 fn pass(input: &Input, form: Form, output: &Path, events: Option<u64>) -> Result<Report, Failure> {
     let records = input.records()?;
     let header = match events {
@@ -215,7 +215,7 @@ fn write(
     let mut report = Report::default();
     let mut sink: Box<dyn Sink> = match form {
         Form::Binary => {
-            // Events are counted while the text goes to an unnamed file, so the input is read only once.
+            // Count the events while the text goes to an unnamed file, so that the input is read only once.
             let text = io::BufWriter::new(tempfile::tempfile()?);
             let mut writer = Writer::new(text);
             begin(&mut writer, header)?;
@@ -237,7 +237,7 @@ fn write(
             Box::new(writer)
         }
         Form::Chrome => Box::new(chrome::Chrome::new(file, header).map_err(Failure::file(output))?),
-        // The others have no events.
+        // The remaining formats have no events.
         Form::Massif | Form::Folded | Form::Pprof | Form::Dhat | Form::Pytorch => {
             Box::new(massif::Massif::new(file, header))
         }

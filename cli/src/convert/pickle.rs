@@ -1,9 +1,9 @@
-//! Python's `pickle`, protocol 4, with the operations that PyTorch's viewer of snapshots reads.
+//! Writes Python's `pickle`, protocol 4, with the operations that PyTorch's viewer of snapshots reads.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-/// The most parts that are added to a list at once, as in Python.
+/// Largest number of parts added to a list at once, as in Python.
 const BATCH: usize = 1000;
 
 /// Writes values one after the other.
@@ -20,7 +20,7 @@ impl<W: Write> Pickler<W> {
         Ok(Self { output, texts: HashMap::new(), kept: 0 })
     }
 
-    /// Writes the end.
+    /// Writes the end of the file.
     pub fn finish(mut self) -> io::Result<()> {
         self.output.write_all(b".")
     }
@@ -38,7 +38,7 @@ impl<W: Write> Pickler<W> {
                 self.output.write_all(&(number as u32).to_le_bytes())
             }
             _ => {
-                // One byte more where the highest bit would be a sign.
+                // Add a byte if the highest bit would be taken for a sign.
                 let bytes = u128::from(number).to_le_bytes();
                 let length = (64 - number.leading_zeros()) as usize / 8 + 1;
                 self.output.write_all(&[0x8a, length as u8])?;
@@ -78,7 +78,7 @@ impl<W: Write> Pickler<W> {
         }
     }
 
-    /// Writes a list, its parts by `write`.
+    /// Writes a list; `write` writes each part.
     pub fn list<T>(
         &mut self,
         parts: impl IntoIterator<Item = T>,
@@ -96,14 +96,14 @@ impl<W: Write> Pickler<W> {
         Ok(())
     }
 
-    /// Writes a dictionary, its keys and values by `write`.
+    /// Writes a dictionary; `write` writes its keys and values.
     pub fn dictionary(&mut self, write: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.output.write_all(b"}(")?;
         write(self)?;
         self.output.write_all(b"u")
     }
 
-    /// Writes keys whose values are numbers.
+    /// Writes keys with numbers as values.
     pub fn numbers(&mut self, pairs: &[(&str, u64)]) -> io::Result<()> {
         for &(key, value) in pairs {
             self.text(key)?;
@@ -112,7 +112,7 @@ impl<W: Write> Pickler<W> {
         Ok(())
     }
 
-    /// Writes keys whose values are texts.
+    /// Writes keys with texts as values.
     pub fn words(&mut self, pairs: &[(&str, &str)]) -> io::Result<()> {
         for &(key, value) in pairs {
             self.text(key)?;

@@ -1,4 +1,4 @@
-//! The form of `pprof` and of the viewers that read it: `profile.proto` (github.com/google/pprof).
+//! Writes the format of `pprof` and compatible viewers: `profile.proto` (github.com/google/pprof).
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use prost::Message as _;
 use crate::messages::{Function, Line, Location, Mapping, Pprof, Sample, ValueType};
 use crate::profile::{Costs, Profile, labels};
 
-/// The kinds of values, with the names that `pprof` knows from other heaps.
+/// The kinds of values, named as `pprof` knows them from other heaps.
 const VALUES: [(&str, &str); 5] = [
     ("alloc_objects", "count"),
     ("alloc_space", "bytes"),
@@ -30,7 +30,7 @@ impl Strings {
     }
 }
 
-/// Returns the bytes of a profile, not compressed.
+/// Returns the uncompressed bytes of a profile.
 pub fn pprof(profile: &Profile) -> Vec<u8> {
     let stacks = &profile.stacks;
     let mut strings = Strings::default();
@@ -50,7 +50,7 @@ pub fn pprof(profile: &Profile) -> Vec<u8> {
         while let Some(node) = stacks.node(at) {
             let next = locations.len() as u64 + 1;
             let location = locations.entry((node.module, node.address)).or_insert_with(|| {
-                // One node alone: its functions without those of its callers.
+                // Only this node's functions, without those of its callers.
                 let count = stacks.frames(node).len().max(1);
                 let mut line = Vec::new();
                 for label in labels(stacks, at).into_iter().take(count) {

@@ -1,4 +1,4 @@
-//! Profiles for the viewers of other profilers: the costs of each stack, without events.
+//! Writes profiles for the viewers of other profilers: the costs of each stack, without events.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use super::Form;
 use super::pprof::pprof;
 use crate::profile::{Costs, Measure, Profile, labels};
 
-/// Writes a profile in one of the forms; folded stacks count `by`.
+/// Writes a profile in the format `form`; folded stacks count `by`.
 ///
 /// # Errors
 /// Those of the output.
@@ -33,7 +33,7 @@ fn names(profile: &Profile, number: u32) -> Vec<String> {
     labels.iter().rev().map(|label| label.function.to_string()).collect()
 }
 
-/// Returns one line for each stack, for `flamegraph.pl`, inferno and speedscope.
+/// Writes a line for each stack, for `flamegraph.pl`, inferno and speedscope.
 fn folded(profile: &Profile, by: Measure, output: &mut impl Write) -> io::Result<()> {
     let mut lines: HashMap<String, u64> = HashMap::new();
     for (number, costs) in (0..).zip(&profile.by_stack).filter(|(_, costs)| by.of(costs) > 0) {
@@ -48,7 +48,7 @@ fn folded(profile: &Profile, by: Measure, output: &mut impl Write) -> io::Result
     Ok(())
 }
 
-/// Returns the form of Valgrind's DHAT, version 2, for `dh_view.html`. Its times are events.
+/// Returns the profile in the format of Valgrind's DHAT, version 2, for `dh_view.html`. Times are numbers of events.
 fn dhat(profile: &Profile) -> Value {
     let mut frames = vec!["[root]".to_owned()];
     let mut numbers: HashMap<String, usize> = HashMap::new();

@@ -1,6 +1,7 @@
-//! Snapshots as `torch.cuda.memory._snapshot` describes them, for the viewer at pytorch.org/memory_viz.
+//! Writes snapshots in the format of `torch.cuda.memory._snapshot`, for the viewer at pytorch.org/memory_viz.
 //!
-//! Tags are the viewer's categories; those named `device` and a number are devices. A resize is a free and an allocation.
+//! Tags become the viewer's categories, except tags of `device` and a number, which name devices. A resize becomes a free and an
+//! allocation.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Write};
@@ -13,16 +14,16 @@ use crate::failure::Failure;
 use crate::input::Input;
 use crate::profile::labels;
 
-/// The address of the first block that has none in the trace.
+/// Address of the first block without an address in the trace.
 const BASE: u64 = 0x7000_0000_0000;
 
-/// Such blocks take multiples of this many bytes, as in PyTorch.
+/// Blocks without an address occupy multiples of this many bytes, as in PyTorch.
 const STEP: u64 = 512;
 
-/// Segments begin and end at multiples of this.
+/// Segments begin and end at multiples of this many bytes.
 const SEGMENT: u64 = 2 << 20;
 
-/// The most devices.
+/// Largest number of devices.
 const DEVICES: usize = 64;
 
 /// An allocation or a free.
@@ -36,10 +37,10 @@ struct Entry {
 struct Block {
     device: usize,
     address: u64,
-    /// The requested bytes, and those that the block takes.
+    /// The requested bytes, and the bytes that the block occupies.
     size: u64,
     taken: u64,
-    /// True if the trace does not say where it lies.
+    /// Whether its address is made up, because the trace has none.
     placed: bool,
     stack: u32,
     category: Option<Arc<str>>,
@@ -50,7 +51,7 @@ pub struct Snapshot {
     entries: Vec<Entry>,
     live: HashMap<u64, Block>,
     stacks: Stacks,
-    /// Free places by size, and the end of the last place.
+    /// The free places by size, and the end of the last place.
     free: HashMap<u64, Vec<u64>>,
     end: u64,
     /// Refused requests: size and time.
@@ -62,7 +63,7 @@ impl Snapshot {
     /// Reads a trace.
     ///
     /// # Errors
-    /// If it is wrong, empty or not whole.
+    /// If it is invalid, empty or incomplete.
     pub fn read(input: &Input) -> Result<Self, Failure> {
         let mut reader = input.whole_trace()?.with_stacks();
         let scale = if reader.is_binary() || reader.header().get("clock") == Some("ns") { 1000 } else { 1 };
@@ -73,7 +74,7 @@ impl Snapshot {
         let (mut events, mut time) = (0, None);
         for checked in &mut reader {
             let checked = checked.map_err(Failure::trace(input.shown()))?;
-            // There the recorder itself freed what was still live.
+            // In the tail, the recorder itself freed the blocks that were still live.
             if tail.is_some_and(|tail| events >= tail) && checked.event.action == Action::Free {
                 continue;
             }
@@ -131,13 +132,13 @@ impl Snapshot {
         (address, taken)
     }
 
-    /// Returns how many events and stacks there are.
+    /// Returns the numbers of events and stacks.
     pub fn counts(&self) -> (u64, usize) {
         let stacks: HashSet<u32> = self.entries.iter().map(|entry| entry.block.stack).collect();
         (self.entries.len() as u64, stacks.iter().filter(|&&stack| stack > 0).count())
     }
 
-    /// Returns the segments of each device: their ends by their starts.
+    /// Returns the segments of a device: the end of each by its start.
     fn segments(&self, device: usize) -> BTreeMap<u64, u64> {
         let blocks = self.entries.iter().filter(|entry| !entry.is_free && entry.block.device == device);
         let mut ranges: Vec<(u64, u64)> = blocks
@@ -195,7 +196,7 @@ impl Snapshot {
         let begin = segments.iter().map(|(&start, &end)| ("segment_alloc", start, end - start, first, None));
         let entries = self.entries.iter().filter(|entry| entry.block.device == device);
         let entries = entries.flat_map(|Entry { is_free, block, time }| {
-            // The viewer joins the two.
+            // The viewer joins both events.
             let actions: &[&str] = if *is_free { &["free_requested", "free_completed"] } else { &["alloc"] };
             actions.iter().map(move |&action| (action, block.address, block.size, *time, Some(block)))
         });
@@ -207,7 +208,7 @@ impl Snapshot {
                 let name = if action == "oom" { "device_free" } else { "addr" };
                 file.numbers(&[(name, address), ("size", size), ("stream", 0), ("time_us", time)])?;
                 if self.categories {
-                    // The viewer wants one of that name.
+                    // The viewer expects the category `unknown` if there is none.
                     let category =
                         block.filter(|_| action == "alloc").and_then(|block| block.category.as_deref());
                     file.words(&[("category", category.unwrap_or("unknown"))])?;

@@ -9,25 +9,25 @@ use crate::advise::run::Run;
 use crate::failure::Failure;
 use crate::input::Input;
 
-/// Where the episodes begin.
+/// The beginnings of the episodes.
 pub struct Cuts {
-    /// The first event of each episode, and of the last one, which may be cut off and is left out.
+    /// The first event of each episode, and of the last episode, which may be cut off and is not used.
     pub at: Vec<usize>,
-    /// How they were found.
+    /// A description of how they were found.
     pub by: String,
 }
 
 /// The marks and times of a trace.
 #[derive(Default)]
 pub struct Notes {
-    /// The numbers of the events behind each mark.
+    /// The number of the event after each mark.
     pub marks: Vec<usize>,
     /// The time from the first event to the last in seconds, if the clock is known.
     pub seconds: Option<f64>,
 }
 
 impl Notes {
-    /// Reads times, and the marks of a name: comments `# mark NAME`, or notes `mark NAME` on the event before.
+    /// Reads times, and the marks named `mark`: comments `# mark NAME`, or notes `mark NAME` on the event before.
     ///
     /// # Errors
     /// If the trace cannot be read.
@@ -57,17 +57,17 @@ impl Notes {
     }
 }
 
-/// The least number of episodes that say something about others.
+/// Least number of episodes for a forecast.
 const FEWEST: usize = 8;
-/// Enough episodes; more would cut apart events that belong together.
+/// A sufficient number of episodes; more would separate events that belong together.
 const ENOUGH: usize = 100;
-/// Signatures that are tried.
+/// Number of signatures tried.
 const TRIED: usize = 24;
 
-/// Finds the beginnings of episodes: at marks, where a tag begins, or where a recurring request finds the least that is live from before.
+/// Finds the beginnings of episodes: at marks, where a tag begins, or where a recurring request finds the fewest live bytes from before.
 ///
 /// # Errors
-/// If there are too few.
+/// If there are too few episodes.
 pub fn cuts(run: &Run, notes: &Notes, mark: Option<&str>, tag: Option<&str>) -> Result<Cuts, Failure> {
     let (starts, by) = if let Some(mark) = mark {
         (notes.marks.clone(), format!("the mark {mark}"))
@@ -104,8 +104,8 @@ fn of_tag(run: &Run, tag: &str) -> Vec<usize> {
 /// Size, alignment and tag of a request.
 type Signature = (usize, usize, Option<Arc<str>>);
 
-/// Tries the most frequent requests, and the returns of the live bytes to a low level. Of those that least is live across, by blocks that
-/// end later, the one with about [`ENOUGH`] episodes is used.
+/// Tries the most frequent requests, and the returns of the live bytes to a low level. Of the candidates with the fewest bytes live
+/// across cuts, in blocks that end later, it uses the one with about [`ENOUGH`] episodes.
 fn found(run: &Run) -> (Vec<usize>, String) {
     let mut by: HashMap<Signature, Vec<usize>> = HashMap::new();
     for life in run.lives.iter().filter(|life| life.from < run.end) {
@@ -114,7 +114,7 @@ fn found(run: &Run) -> (Vec<usize>, String) {
     let mut candidates: Vec<(Vec<usize>, String)> = Vec::new();
     let mut signatures: Vec<_> = by.into_iter().filter(|(_, starts)| starts.len() >= FEWEST).collect();
     signatures.sort_by(|a, b| (b.1.len(), &a.0).cmp(&(a.1.len(), &b.0)));
-    // The most frequent ones, and those of the most bytes.
+    // Try the most frequent signatures, and those with the most bytes.
     let mut large = signatures.clone();
     large.sort_by(|a, b| (b.0.0, &b.0).cmp(&(a.0.0, &a.0)));
     large.truncate(TRIED / 2);
@@ -162,15 +162,15 @@ fn lows(run: &Run) -> Vec<usize> {
     starts
 }
 
-/// The quarter of the cuts that least is live across say how much is usual.
+/// The first of this many parts of the cuts, by the bytes live across, defines the usual number of bytes.
 const USUAL: usize = 4;
 
-/// Returns the cuts with hardly more live bytes than usual, and the mean of those bytes. It counts blocks that are freed within a tenth
-/// of all cuts, or live in the end. A request of the same size in the middle of an episode is no beginning.
+/// Returns the cuts with hardly more bytes live across than usual, and the mean of those bytes. It counts blocks that are freed within a
+/// tenth of all cuts or live at the end. This rules out requests of equal size in the middle of an episode.
 fn quiet(run: &Run, starts: Vec<usize>) -> (Vec<usize>, f64) {
     let mut changes = vec![0_i64; starts.len() + 1];
     for life in &run.lives {
-        // A block that is live in the end is across all cuts from its beginning, unless it is from long before.
+        // A block that is live at the end crosses all cuts from its start, unless it started long before.
         let to = life.to.unwrap_or(run.end).min(run.end);
         let first = starts.partition_point(|&at| at <= life.from);
         let behind = starts.partition_point(|&at| at <= to);

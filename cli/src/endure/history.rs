@@ -9,42 +9,42 @@ use super::model::{Action, Model, Place, Step};
 use crate::replay::arena::Arena;
 use crate::replay::subject::{Make, Subject};
 
-/// How histories are drawn.
+/// The parameters for drawing histories.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Histories of how many episodes.
+    /// Number of episodes in a history.
     pub length: u64,
-    /// Episodes of all histories together, at most.
+    /// Largest number of episodes in all histories together.
     pub episodes: u64,
-    /// The number of failures after which drawing stops.
+    /// Number of failures after which drawing stops.
     pub failures: u64,
     pub seed: u64,
-    /// The mean number of episodes that follow each other as recorded.
+    /// Mean number of episodes that follow each other as recorded.
     pub run: f64,
 }
 
-/// A request that was not satisfied, and why.
+/// A request that was not satisfied, and the reason.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Refused {
-    /// The number of the episode in its history, from 0.
+    /// Number of the episode in its history, from 0.
     pub episode: u64,
     pub size: usize,
     pub align: usize,
-    /// The requested bytes that were live.
+    /// Live requested bytes.
     pub live: usize,
-    /// The free bytes, and those of the largest free block, if the heap knows them.
+    /// Free bytes, and bytes of the largest free block, if the heap knows them.
     pub free: Option<usize>,
     pub largest: Option<usize>,
-    /// The blocks in its way, if any block was.
+    /// The blocks in its way, if any.
     pub way: Option<Way>,
 }
 
-/// The live blocks that would have to go to make room for a request: in the stretch of the arena where they have the fewest bytes.
+/// The live blocks in the way of a request, in the stretch of the arena where they have the fewest bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Way {
     pub bytes: usize,
-    /// How many of them the failed episode allocated, how many an earlier one, how many belong to a chain of blocks that replace
-    /// each other, and how many come once in a history, as those of the start-up do.
+    /// Number of these blocks that the failed episode allocated, that an earlier episode allocated, that belong to a chain of blocks that
+    /// replace each other, and that are allocated once in a history, such as at start-up.
     pub episode: usize,
     pub earlier: usize,
     pub replacing: usize,
@@ -52,14 +52,14 @@ pub struct Way {
 }
 
 impl Way {
-    /// Returns the least way of a request in an arena; the blocks are sorted by address. O(blocks).
+    /// Returns the way with the fewest bytes for a request in an arena, given the blocks sorted by address. O(blocks).
     fn least(
         arena: Range<usize>,
         size: usize,
         align: usize,
         blocks: &[(Range<usize>, Owner)],
     ) -> Option<Self> {
-        // The cheapest stretch begins where a block ends: further down it would meet no fewer.
+        // The cheapest stretch begins where a block ends: further down it would meet no fewer blocks.
         let begins = std::iter::once(arena.start).chain(blocks.iter().map(|(block, _)| block.end));
         let (mut best, mut end, mut bytes) = (None, 0, 0);
         for (first, begin) in begins.enumerate() {
@@ -87,13 +87,13 @@ impl Way {
         })
     }
 
-    /// Returns how many blocks they are.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         self.episode + self.earlier + self.replacing + self.once
     }
 }
 
-/// The part of a history that a block belongs to.
+/// The part of a history to which a block belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Episode,
@@ -110,7 +110,7 @@ pub struct Point {
     pub episodes: u64,
     pub histories: u64,
     pub events: u64,
-    /// The most requested bytes that were live.
+    /// Peak of the live requested bytes.
     pub peak: usize,
     /// The failure with the most free bytes.
     pub refused: Option<Refused>,
@@ -136,18 +136,18 @@ struct Player<'a, S: ?Sized> {
     subject: &'a mut S,
     model: &'a Model,
     locals: Vec<Block>,
-    /// The blocks of a cell: the newest, and one that it replaces.
+    /// The blocks of each cell: the newest, and the block that it replaces.
     cells: Vec<[Block; 2]>,
-    /// Whether a cell has a block.
+    /// Whether each cell has a block.
     alive: Vec<bool>,
     fixed: Vec<Block>,
     carried: Vec<Block>,
     unused: Vec<u32>,
-    /// Where the blocks are that this episode carries to later ones.
+    /// The indices in `carried` of the blocks that this episode carries to later ones.
     handles: Vec<u32>,
     agenda: Vec<Vec<Due>>,
     now: Vec<Due>,
-    /// The next of what happens once.
+    /// Index of the next step that happens once.
     once: usize,
     episode: u64,
     live: usize,
@@ -155,7 +155,7 @@ struct Player<'a, S: ?Sized> {
     events: u64,
 }
 
-/// A request of a size and an alignment was not satisfied.
+/// The size and alignment of a request that was not satisfied.
 struct Failed(usize, usize);
 
 impl<'a, S: Subject + ?Sized> Player<'a, S> {
@@ -198,7 +198,7 @@ impl<'a, S: Subject + ?Sized> Player<'a, S> {
         if !block.start.is_null() {
             self.events += 1;
             self.live -= block.layout.size();
-            // SAFETY: the block is live and has this layout: it is forgotten wherever it is freed.
+            // SAFETY: the block is live and has this layout: every free clears its slot.
             unsafe { self.subject.dealloc(block.start, block.layout) }
         }
     }
@@ -230,7 +230,7 @@ impl<'a, S: Subject + ?Sized> Player<'a, S> {
         }
     }
 
-    /// Takes one step. The steps of `once` fill the cells; until then steps of episodes on a cell are left out.
+    /// Takes one step. The steps with `once` fill the cells; until then, the steps of episodes on a cell are skipped.
     #[inline]
     fn step(&mut self, step: Step, once: bool) -> Result<(), Failed> {
         let Step { place, action } = step;
@@ -303,7 +303,7 @@ impl<'a, S: Subject + ?Sized> Player<'a, S> {
         Ok(())
     }
 
-    /// Takes the steps that are due up to this share of the episode.
+    /// Takes the steps due up to this share of the episode.
     #[inline]
     fn until(&mut self, share: f32, next: &mut usize) -> Result<(), Failed> {
         while let Some(&due) = self.now.get(*next).filter(|due| due.at <= share) {
@@ -366,7 +366,7 @@ impl<'a, S: Subject + ?Sized> Player<'a, S> {
     }
 }
 
-/// Plays histories in one arena; the first one begins as it was recorded.
+/// Plays histories in one arena; the first begins as recorded.
 pub fn survey<M: Make>(
     make: &M,
     model: &Model,
@@ -387,7 +387,7 @@ pub fn survey<M: Make>(
             subject.map(|mut subject| history(&mut *subject, model, number, length, plan, within, bar));
         point.histories += 1;
         let Some(Ended { episodes, events, peak, refused }) = ended else {
-            // The arena is too small for the heap itself.
+            // The arena is too small even for the heap's state.
             point.failures = plan.failures;
             point.episodes += 1;
             break;

@@ -1,4 +1,4 @@
-//! `allotment endure`: how large an arena has to be for years, from a recording of hours.
+//! `allotment endure`: forecasts the arena needed for years, from a recording of hours.
 
 mod cut;
 mod history;
@@ -79,65 +79,65 @@ fn parse_risk(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The forecast as it is printed; sizes in bytes.
+/// The printed forecast, with sizes in bytes.
 #[derive(Debug, Serialize)]
 pub struct Forecast {
     /// The smallest arena with at most the accepted chance.
     pub arena: usize,
-    /// The block kept for large requests; `None` if the arena is at least 2 % smaller without.
+    /// The blocks kept for large requests; `None` if the arena is at least 2 % smaller without them.
     pub keep: Option<Keep>,
     /// The accepted chance per year.
     pub risk: f64,
-    /// The chance per year as estimated, and its upper bound.
+    /// The estimated chance per year.
     pub chance: f64,
-    /// The upper bound.
+    /// The upper bound of the chance per year.
     pub upper: f64,
     /// The probability that the bound holds.
     pub confidence: f64,
-    /// How the bound was found.
+    /// The method that found the bound.
     pub method: Method,
-    /// False if the bound of the largest arena is above the accepted chance.
+    /// Whether the bound of some arena is at most the accepted chance.
     pub reached: bool,
     heap: String,
-    /// Bytes of the heap's own state, outside the arena.
+    /// Bytes of the heap's state, outside the arena.
     state: usize,
     per_year: f64,
-    /// Episodes in the recording, and what they begin with.
+    /// Number of episodes in the recording, and a description of their beginnings.
     recorded: usize,
     found_by: String,
-    /// The most requested bytes that were live in the recording, and in the histories.
+    /// Peak of the live requested bytes in the recording, and in the histories.
     peak: usize,
     drawn_peak: usize,
-    /// Blocks that episodes left live for good.
+    /// Number of blocks that episodes left live for good, and their bytes.
     left: usize,
     left_bytes: usize,
-    /// The needs of the longer recording.
+    /// The result of the longer recording.
     confirmed: Option<Confirmed>,
     curves: Vec<Searched>,
 }
 
-/// The needs of a longer recording.
+/// The result of a longer recording.
 #[derive(Debug, Serialize)]
 struct Confirmed {
-    /// The smallest arena with the same heap and kept blocks.
+    /// The smallest arena that satisfies it with the same heap and kept blocks.
     needed: Option<usize>,
-    /// The most requested bytes that are live in it.
+    /// Peak of its live requested bytes.
     peak: usize,
     /// Whether the forecast covers it.
     served: bool,
 }
 
 const YEAR: f64 = 365.25 * 24.0 * 3600.0;
-/// Failures in one arena after which its rate is known well enough.
+/// Number of failures in an arena after which its rate is known well enough.
 const FAILURES: u64 = 40;
-/// Histories in one arena, at least.
+/// Least number of histories in an arena.
 const HISTORIES: u64 = 8;
-/// Episodes in the mean that follow each other as they were recorded.
+/// Mean number of episodes that follow each other as recorded.
 const RUN: f64 = 4.0;
-/// The part of an arena that kept memory may cost without being left out.
+/// Blocks are kept if that costs less than 1 / `WORTH` of the arena.
 const WORTH: usize = 50;
 
-/// Runs `allotment endure`; true if an arena was found.
+/// Runs `allotment endure`; returns true if an arena was found, and confirmed if asked.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
@@ -207,7 +207,7 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
         }
     }
     bar.finish_and_clear();
-    // A kept block is there whatever comes; without it, a forecast knows no gap that was not drawn.
+    // A kept block is always available; without it, the forecast covers only drawn fragmentation.
     let price = |curve: &Searched| curve.arena + if curve.keep.is_none() { curve.arena / WORTH } else { 0 };
     let best = curves.iter().min_by_key(|curve| (!curve.reached, price(curve))).ok_or_else(|| {
         Failure::Other(format!(
@@ -255,7 +255,7 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
     })
 }
 
-/// Returns the most bytes that are live in each episode.
+/// Returns the peak of the live bytes in each episode.
 fn peaks(program: &Program, cuts: &Cuts) -> Vec<f64> {
     let mut live = 0_usize;
     let mut peaks = vec![0_usize; cuts.at.len() - 1];
@@ -281,7 +281,7 @@ fn narrowed(run: &Run, end: usize, small: bool) -> Program {
     })
 }
 
-/// Returns the episodes in a year: as given, or as many as there were in the time of the trace.
+/// Returns the episodes per year: as given, or from the times of the trace.
 fn per_year(args: &EndureArgs, notes: &Notes, run: &Run, cuts: &Cuts) -> Result<f64, Failure> {
     match (args.per_year, notes.seconds) {
         (Some(episodes), _) if episodes > 0.0 && episodes.is_finite() => Ok(episodes),
@@ -297,14 +297,14 @@ fn per_year(args: &EndureArgs, notes: &Notes, run: &Run, cuts: &Cuts) -> Result<
     }
 }
 
-/// Returns the blocks to keep: as told, or both none and one for the largest request.
+/// Returns the kept blocks to try: as given, or both none and blocks for the largest request.
 fn keeps(args: &EndureArgs, run: &Run, model: &Model, can: bool) -> Result<Vec<Option<Keep>>, Failure> {
     let keep = |most: usize| {
         let least = most / 4 * 3;
         let asked = |size: usize| (least..=most).contains(&size);
         let (mut now, mut count) = (0_usize, 0);
         for op in &run.program.ops[..run.end] {
-            // A resized block is not counted twice.
+            // Do not count a resized block twice.
             now += usize::from(op.kind != Kind::Free && asked(op.after()));
             now -= usize::from(op.kind != Kind::Allocate && asked(op.size()));
             count = count.max(now);
@@ -359,7 +359,7 @@ fn text(mut out: impl Write, forecast: &Forecast, args: &EndureArgs) -> io::Resu
             )?,
         }
         writeln!(out, "{}", rows(&curve.points, forecast.per_year))?;
-        // The largest arena that failed says best what a larger one is for.
+        // The largest arena that failed best shows the need for a larger one.
         let failed = curve.points.iter().filter_map(|point| Some((point.arena, point.refused.as_ref()?)));
         if let Some((arena, refused)) = failed.max_by_key(|&(arena, _)| arena) {
             writeln!(out, "{} B: {}", number(arena), in_the_way(refused))?;
@@ -410,7 +410,7 @@ fn text(mut out: impl Write, forecast: &Forecast, args: &EndureArgs) -> io::Resu
     writeln!(out, "A forecast knows what was recorded: kinds of episodes that never occurred are not in it.")
 }
 
-/// Says which blocks a failed request met.
+/// Describes the blocks in the way of a failed request.
 fn in_the_way(refused: &Refused) -> String {
     let size = thousands(refused.size as u64);
     let Some(way) = refused.way else {

@@ -1,8 +1,9 @@
 //! Divides a recording into episodes that can follow each other in any order.
 //!
-//! What an episode allocates and frees is its own. A block that it leaves to a later one is freed as many episodes later, at the same
-//! share of that episode. Blocks that replace each other, as settings do, are a *cell*: an episode that replaced one replaces what is
-//! in the cell, so as many are live as were. All other blocks are fixed: they come and go once, where they were recorded.
+//! Blocks that an episode allocates and frees are local. A block that it leaves to a later episode is freed as many episodes later as
+//! recorded, at the recorded share of that episode. Blocks that replace each other, such as settings, form a *cell*: an episode that
+//! replaced one of them replaces the block in the cell, so the number of live blocks stays as recorded. All other blocks are fixed: they
+//! are allocated and freed once, where they were recorded.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,7 +13,7 @@ use allotment_trace::{Kind, Op};
 use super::cut::Cuts;
 use crate::advise::run::{Life, Run};
 
-/// Where a block is kept.
+/// The place where a block is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the episode.
@@ -28,9 +29,9 @@ pub enum Place {
 /// The action of a step on its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Allocates it, of so many bytes, aligned to two to the power.
+    /// Allocates it, with its size in bytes and the binary logarithm of its alignment.
     Allocate(usize, u8),
-    /// Gives it another size.
+    /// Resizes it to this many bytes.
     Resize(usize),
     /// Frees it.
     Free,
@@ -45,7 +46,7 @@ pub struct Step {
     pub action: Action,
 }
 
-/// A step on a carried block, so many episodes after the one that allocated it, at a share of that one.
+/// A step on a carried block: `after` episodes after its allocation, at a share of the episode then.
 #[derive(Clone, Copy, Debug)]
 pub struct Later {
     pub after: u32,
@@ -54,41 +55,41 @@ pub struct Later {
     pub size: Option<usize>,
 }
 
-/// A recording, ready to be drawn from.
+/// A recording, ready for drawing episodes.
 #[derive(Default)]
 pub struct Model {
-    /// Before the first episode.
+    /// The steps before the first episode.
     pub startup: Vec<Step>,
     steps: Vec<Step>,
     episodes: Vec<Range<usize>>,
-    /// The steps that happen once, by episode and share of it.
+    /// The steps that happen once, by episode and share of the episode.
     pub once: Vec<(u32, f32, Step)>,
     /// The later steps of each carried block.
     pub carried: Vec<Vec<Later>>,
-    /// The most local blocks of an episode.
+    /// Largest number of local blocks of an episode.
     pub locals: usize,
     pub cells: usize,
     pub fixed: usize,
-    /// The longest time in episodes that a block is carried.
+    /// Largest number of episodes for which a block is carried.
     pub longest: usize,
-    /// Blocks that an episode left live for good; a longer history would have more of them.
+    /// Number of blocks that episodes left live for good; a longer history would have more.
     pub left: usize,
     /// Their bytes.
     pub left_bytes: usize,
 }
 
-/// Events between the end of a block and the beginning of the one that replaces it.
+/// Largest number of events between the end of a block and the start of its replacement.
 const NEAR: usize = 24;
-/// Blocks that replace each other live for as many episodes at least.
+/// Least lifetime, in episodes, of blocks that replace each other.
 const LASTING: usize = 2;
 
 impl Model {
-    /// Creates a model of a run; `size` gives the size of each request.
+    /// Creates a model of a run; `size` maps the size and alignment of each request to its size in the model.
     pub fn new(run: &Run, cuts: &Cuts, mut size: impl FnMut(usize, usize) -> usize) -> Self {
         let mut model = Self::default();
         let count = cuts.at.len() - 1;
         let end = cuts.at[count];
-        // The start-up is number 0 here.
+        // Here the start-up is number 0.
         let episode_of = |event: usize| cuts.at.partition_point(|&at| at <= event);
         let share = |event: usize| {
             let number = episode_of(event);
@@ -123,7 +124,7 @@ impl Model {
                     locals[begun - 1] += 1;
                     return Place::Local(locals[begun - 1] - 1);
                 }
-                // What is live at the end and younger than carried blocks become is one of them.
+                // A block that is live at the end, and no older than carried blocks become, counts as carried.
                 let age = last.unwrap_or(count + 1) - begun;
                 if begun > 0 && (last.is_some() || (1..=model.longest).contains(&age)) {
                     let later = match last {
@@ -147,7 +148,7 @@ impl Model {
                 Place::Fixed(_) => false,
                 Place::Cell(_) => match step.action {
                     Action::Allocate(..) => chains.replaces.contains_key(&number),
-                    // It is freed when the block that replaces it is allocated.
+                    // The allocation of its replacement frees it.
                     Action::Free if chains.replaced.contains_key(&number) => continue,
                     Action::Free => false,
                     _ => now > 0,
@@ -160,7 +161,7 @@ impl Model {
                 match (place, chains.replaces.get(&number)) {
                     (Place::Cell(_), Some(&old)) if matches!(step.action, Action::Allocate(..)) => {
                         let free = Step { place, action: Action::Free };
-                        // The old block ends before or after the new one begins, as it did.
+                        // The old block ends before or after the new one starts, as recorded.
                         let before = run.lives[old].to.is_some_and(|to| to < event);
                         body.extend(if before { [free, step] } else { [step, free] });
                     }
@@ -191,7 +192,7 @@ impl Model {
         model
     }
 
-    /// Returns how many episodes were recorded.
+    /// Returns the number of recorded episodes.
     pub fn len(&self) -> usize {
         self.episodes.len()
     }
@@ -201,7 +202,7 @@ impl Model {
         &self.steps[self.episodes[number].clone()]
     }
 
-    /// Returns the bytes of the largest request of the episodes.
+    /// Returns the bytes of the largest request in the episodes.
     pub fn largest(&self) -> Option<usize> {
         let requested = |step: &Step| match step.action {
             Action::Allocate(size, _) | Action::Resize(size) => Some(size),
@@ -224,12 +225,12 @@ fn action(op: &Op, align: usize, size: &mut impl FnMut(usize, usize) -> usize) -
 struct Chains {
     cell_of: HashMap<usize, u32>,
     cells: usize,
-    /// For each block the one that it replaces, and the other way round.
+    /// For each block, the block that it replaces, and the reverse.
     replaces: HashMap<usize, usize>,
     replaced: HashMap<usize, usize>,
 }
 
-/// Pairs blocks of the same tag and about the same size that live for several episodes: one ends near the beginning of the other.
+/// Pairs blocks of equal tag and similar size that live for several episodes, if one ends near the start of the other.
 fn chains(run: &Run, end: usize, episode_of: &impl Fn(usize) -> usize) -> Chains {
     let lasts = |life: &Life| {
         let last = life.to.filter(|&to| to < end).unwrap_or(end - 1);
@@ -239,7 +240,7 @@ fn chains(run: &Run, end: usize, episode_of: &impl Fn(usize) -> usize) -> Chains
     let mut lasting = Vec::new();
     for (number, life) in run.lives.iter().enumerate().filter(|(_, life)| life.from < end) {
         let ended = life.to.filter(|&to| to < end);
-        // A block that is replaced soon after it replaced another one belongs to the cell of both.
+        // A block that is replaced soon after it replaced another belongs to the cell of both.
         if lasts(life) {
             lasting.push(number);
             ends.extend(ended.map(|to| (to, number)));
@@ -264,7 +265,7 @@ fn chains(run: &Run, end: usize, episode_of: &impl Fn(usize) -> usize) -> Chains
             chains.replaced.insert(old, new);
         }
     }
-    // In the order of their beginnings, so that a block's cell is known before that of the next.
+    // Visit blocks in order of their starts, so that a block's cell is known before its successor's.
     for &life in &lasting {
         if let Some(cell) = chains.replaces.get(&life).and_then(|old| chains.cell_of.get(old)) {
             chains.cell_of.insert(life, *cell);

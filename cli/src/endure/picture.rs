@@ -1,4 +1,4 @@
-//! The curves as a drawing.
+//! Draws the curves.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,10 +11,10 @@ const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 480.0;
 const MARGIN: f64 = 70.0;
 const COLOURS: [&str; 2] = ["#1f6fb4", "#c8501e"];
-/// The lowest chance that is drawn, as a power of ten.
+/// The lowest chance drawn, as a power of ten.
 const LOWEST: f64 = -6.0;
 
-/// Checks that the file can be written, and has a form that is known.
+/// Checks that the file can be written and has a known format.
 pub fn check(path: &Path) -> Result<(), Failure> {
     match endings(path) {
         (form, None) if matches!(form.as_str(), "svg" | "html") => {

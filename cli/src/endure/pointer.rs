@@ -1,13 +1,13 @@
-//! Blocks of a host's recording as a device with pointers of 32 bits would request them.
+//! Converts the blocks of a host's recording to the sizes that a device with 32-bit pointers would request.
 
 use super::thousands;
 
 /// Bytes of the headers of `String` and `Vec` on a host.
 const HEADER: usize = 24;
-/// Longer blocks of words are taken for data, which has the same size everywhere.
+/// Longest block of words in bytes that is halved; longer blocks are taken for data, whose size does not depend on pointers.
 const LONGEST: usize = 64;
 
-/// The assumption about pointers, and how often it was made.
+/// The counts of requests halved by the assumption about pointers.
 #[derive(Debug, Default)]
 pub struct Halved {
     headers: [usize; 2],
@@ -16,7 +16,7 @@ pub struct Halved {
 }
 
 impl Halved {
-    /// Returns the size of a block on the device, and counts it.
+    /// Returns the size of a block on the device, and counts the request.
     pub fn size(&mut self, size: usize, align: usize) -> usize {
         let counted = match size {
             _ if align != 8 || !size.is_multiple_of(8) => None,

@@ -1,19 +1,19 @@
-//! From counted failures to chances, with upper bounds of 95 %.
+//! Estimates chances from counted failures, with upper bounds of 95 %.
 //!
 //! Failures are counted per episode. The upper bound of a rate is that of a Poisson count (Garwood, Biometrika 28, 1936); without any
-//! failure it is 3 / episodes, the rule of three (Hanley and Lippman-Hand, JAMA 249, 1983). Rates that are too small to be counted are
-//! those of an exponential tail: the logarithm of the rate falls with the arena's bytes on a line, the limit of extremes that have no
-//! heavier tail (Coles, An Introduction to Statistical Modeling of Extreme Values, 2001, chapter 4). It is fitted as a Poisson
-//! regression, with the dispersion of the counts.
+//! failure it is 3 / episodes, the rule of three (Hanley and Lippman-Hand, JAMA 249, 1983). Rates too small to count follow an
+//! exponential tail: the logarithm of the rate falls linearly with the arena's bytes, the limit of extremes without a heavier tail
+//! (Coles, An Introduction to Statistical Modeling of Extreme Values, 2001, chapter 4). It is fitted as a Poisson regression, with the
+//! dispersion of the counts.
 
 use super::history::Point;
 
 /// The probability that a bound holds.
 pub const CONFIDENCE: f64 = 0.95;
-/// The quantile of the normal distribution for that.
+/// The quantile of the normal distribution for [`CONFIDENCE`].
 const NORMAL: f64 = 1.645;
 
-/// Returns the upper bound of the mean of a Poisson variable that was seen to be `count`.
+/// Returns the upper bound of the mean of a Poisson variable with the observed value `count`.
 pub fn upper(count: u64) -> f64 {
     let at_most = |mean: f64| {
         let (mut term, mut sum) = ((-mean).exp(), 0.0);
@@ -35,18 +35,18 @@ pub fn upper(count: u64) -> f64 {
     above
 }
 
-/// Returns the chance of at least one failure in this many episodes.
+/// Returns the chance of at least one failure in `episodes` episodes.
 pub fn chance(rate: f64, episodes: f64) -> f64 {
     -(-rate * episodes).exp_m1()
 }
 
-/// Returns the rate at which a failure in this many episodes has the given chance.
+/// Returns the rate at which a failure in `episodes` episodes has the given chance.
 pub fn rate(chance: f64, episodes: f64) -> f64 {
     -(-chance).ln_1p() / episodes
 }
 
-/// Returns the level that the largest of so many values reaches in the mean, by the excesses of the largest quarter of some: their
-/// exponential tail (Coles, section 4.3). The largest of a recording says nothing about larger ones.
+/// Returns the level that the largest of `count` values reaches on average, by the exponential tail of the largest quarter of `values`
+/// (Coles, section 4.3). The largest recorded value alone says nothing about larger values.
 pub fn level(mut values: Vec<f64>, count: f64) -> f64 {
     values.sort_by(|a, b| b.total_cmp(a));
     let used = (values.len() / 4).max(4).min(values.len().saturating_sub(1));
@@ -58,25 +58,25 @@ pub fn level(mut values: Vec<f64>, count: f64) -> f64 {
 /// The logarithm of the rate as a line over the arena's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Tail {
-    /// Bytes at which the two parameters are not correlated.
+    /// Bytes at which the two parameters are uncorrelated.
     centre: f64,
     at_centre: f64,
     slope: f64,
     variance: [f64; 2],
 }
 
-/// Points with failures that a tail is fitted to, at most.
+/// Largest number of points with failures to which a tail is fitted.
 const POINTS: usize = 6;
-/// The highest rate of failures in the tail.
+/// Highest rate of failures in the tail.
 const OFTEN: f64 = 0.1;
-/// The dispersion up to which counts agree with a line: that of Poisson counts is 1.
+/// Largest dispersion of counts that agree with a line; Poisson counts have 1.
 const AGREES: f64 = 2.0;
-/// The least number of points that show whether they are on a line.
+/// Least number of points that show whether they lie on a line.
 const FEWEST: usize = 3;
 
 impl Tail {
-    /// Fits the upper end of points that are in the order of their arenas: those with failures, and the first without, which counts as half
-    /// a failure. `None` if the failures do not get fewer.
+    /// Fits the upper end of points in order of their arenas: the points with failures, and the first without, which counts as half a
+    /// failure. Returns `None` if the failures do not decrease.
     pub fn fit(points: &[Point]) -> Option<Self> {
         let last = points.iter().rposition(|point| point.failures > 0)?;
         let counted = |point: &Point| (point.arena as f64, point.failures as f64, point.episodes as f64);
@@ -96,14 +96,14 @@ impl Tail {
         }
     }
 
-    /// Fits a line to arenas with their failures and episodes, and returns the dispersion of the failures around it as well, at least 1.
+    /// Fits a line to arenas with their failures and episodes. Also returns the dispersion of the failures around it, at least 1.
     fn line(used: &[(f64, f64, f64)]) -> Option<(Self, f64)> {
         if used.len() < 2 {
             return None;
         }
         let unit = (used.last()?.0 - used[0].0).max(1.0);
         let origin = used[0].0;
-        // Newton's method on the likelihood, in units of the range; it starts at a line through the ends.
+        // Use Newton's method on the likelihood, in units of the range, starting at a line through the ends.
         let logarithm = |&(_, failures, episodes): &(f64, f64, f64)| ((failures + 0.5) / episodes).ln();
         let (mut a, mut b) = (logarithm(&used[0]), logarithm(used.last()?) - logarithm(&used[0]));
         let mut information = [0.0; 3];
@@ -163,7 +163,8 @@ impl Tail {
         [logarithm, logarithm + NORMAL * deviation].map(|logarithm| logarithm.min(0.0).exp())
     }
 
-    /// Returns the smallest arena of at least `from` bytes, in steps, whose bound is at most `rate`; `None` if there is none below `most`.
+    /// Returns the smallest arena of at least `from` bytes, in steps, whose bound is at most `rate`; `None` if there is none up to
+    /// `most`.
     pub fn arena(&self, rate: f64, from: usize, step: usize, most: usize) -> Option<usize> {
         (from..=most).step_by(step).find(|&arena| self.rate(arena)[1] <= rate)
     }
@@ -173,7 +174,7 @@ impl Tail {
 mod tests {
     use super::{Point, Tail, chance, rate, upper};
 
-    /// Values of the chi-square distribution: 5.99 / 2, 9.49 / 2, 36.42 / 2.
+    /// The bounds are from the chi-square distribution: 5.99 / 2, 9.49 / 2, 36.42 / 2.
     #[test]
     fn bounds_are_those_of_the_tables() {
         for (count, bound) in [(0, 2.996), (1, 4.744), (11, 18.208), (100, 118.079)] {
@@ -195,7 +196,7 @@ mod tests {
         assert!(chance(1e-9, 1000.0) > 0.999e-6);
     }
 
-    /// Counts of a known line give it back; its bound is above it, and more so farther away.
+    /// Counts from a known line reproduce it; the bound lies above it, and rises with the distance.
     #[test]
     fn a_line_is_found_and_extended() {
         let line = |arena: usize| (-2.0 - (arena as f64 - 1000.0) / 50.0_f64).exp();
@@ -220,7 +221,7 @@ mod tests {
         assert!(Tail::fit(&points[..1]).is_none());
     }
 
-    /// Counts from before the tail, where the rate falls more slowly, are left out.
+    /// The fit omits counts from before the tail, where the rate falls more slowly.
     #[test]
     fn a_bend_is_no_tail() {
         let bent = |arena: usize| {
@@ -243,7 +244,7 @@ mod tests {
         );
     }
 
-    /// Where every episode fails in one arena and none in the next, the tail is as steep as that.
+    /// If every episode fails in one arena and none in the next, the tail is equally steep.
     #[test]
     fn a_cliff_has_a_tail() {
         let point = |arena, failures, episodes| Point { arena, failures, episodes, ..Point::default() };

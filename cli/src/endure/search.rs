@@ -12,22 +12,22 @@ use crate::replay::arena::Arena;
 use crate::replay::run::{STEP, smallest};
 use crate::replay::subject::{Entry, Keep, Keeping, Make, Visitor, tiny, tiny_above, with};
 
-/// About how many arenas are tried with all episodes.
+/// Approximate number of arenas tried with all episodes.
 pub const ROUNDS: u64 = 8;
-/// Steps between arenas in the peak.
+/// The peak, divided by this, is the fine step between arenas.
 const FINE: usize = 256;
-/// Fine steps that the first search takes at once.
+/// Number of fine steps that the first search takes at once.
 const COARSE: usize = 8;
-/// Arenas of the first search, at most.
+/// Largest number of arenas in the first search.
 const TRIED: usize = 64;
-/// Tries of an arena that the tail gives.
+/// Largest number of arenas from the tail that are tried.
 const CHECKED: usize = 6;
 
-/// How a bound was found.
+/// The method that found a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// Failures in this arena were counted: the bound of a Poisson count, without failures the rule of three.
+    /// Failures in this arena were counted: the bound of a Poisson count or, without failures, the rule of three.
     Counted,
     /// Extrapolated from the failures in smaller arenas along an exponential tail.
     Tail,
@@ -42,7 +42,7 @@ impl Method {
     }
 }
 
-/// The answer for one way to keep blocks.
+/// The result for one way to keep blocks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Searched {
     pub keep: Option<Keep>,
@@ -51,7 +51,7 @@ pub struct Searched {
     pub upper: f64,
     pub method: Method,
     pub reached: bool,
-    /// Bytes of the arena for episodes that need more than all drawn ones.
+    /// Bytes of the arena for episodes that need more than any drawn episode.
     pub unseen: usize,
     #[serde(rename = "curve")]
     pub points: Vec<Point>,
@@ -123,12 +123,12 @@ impl Visitor for State {
 }
 
 impl Search<'_> {
-    /// Returns the bytes of the heap's own state.
+    /// Returns the bytes of the heap's state outside the arena.
     pub fn state(&self) -> usize {
         with(self.entry.id, State).unwrap_or(0)
     }
 
-    /// Returns the next size that the heap can have.
+    /// Returns the next size of at least `bytes` that the heap can have.
     pub fn size(&self, bytes: usize) -> usize {
         match self.entry.id {
             "tiny-heap" => tiny_above(bytes),
@@ -136,7 +136,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns a smaller size: of `TinyHeap` the next smaller one.
+    /// Returns a smaller size, for `TinyHeap` the next smaller one.
     fn below(&self, bytes: usize) -> usize {
         match self.entry.id {
             "tiny-heap" => tiny(bytes - 1).unwrap_or(bytes),
@@ -157,7 +157,7 @@ impl Search<'_> {
     pub fn search(&mut self, keep: Option<Keep>) -> Result<Option<Searched>, Failure> {
         let step = (self.peak / FINE).next_multiple_of(STEP).max(STEP);
         let mut points: Vec<Point> = Vec::new();
-        // Upwards until nothing fails.
+        // Search upwards until nothing fails.
         let mut arena = self.size(self.peak);
         loop {
             if points.len() == TRIED || arena > self.most {
@@ -171,7 +171,7 @@ impl Search<'_> {
             }
             arena = self.size(arena + COARSE * step);
         }
-        // And in small steps from the last arena with failures, to see how they get fewer.
+        // Then go in small steps from the last arena with failures, to measure the decrease.
         let mut lower = match points.len().checked_sub(2) {
             Some(before) => points[before].arena,
             None => {
@@ -197,7 +197,7 @@ impl Search<'_> {
         self.answer(points, keep, step).map(Some)
     }
 
-    /// Finds the arena above the last failure that has the chance.
+    /// Finds the smallest arena with at most the accepted chance.
     fn answer(
         &mut self,
         mut points: Vec<Point>,
@@ -208,7 +208,7 @@ impl Search<'_> {
         for _ in 0..CHECKED {
             let failing = points.iter().rposition(|point| point.failures > 0).map_or(0, |last| last + 1);
             let counted = |point: &Point| upper(point.failures) / point.episodes as f64;
-            // All above must have the chance as well.
+            // All larger arenas must keep to the accepted chance as well.
             let enough = points.iter().rposition(|point| counted(point) > wanted).map_or(0, |last| last + 1);
             if let Some(point) = points.get(enough) {
                 let chances = [point.failures as f64, upper(point.failures)]
@@ -229,7 +229,7 @@ impl Search<'_> {
                 points.push(point);
                 points.sort_by_key(|point| point.arena);
                 if failed {
-                    // And the arena just above, so that one without failures is known.
+                    // Also try the arena just above, to know one without failures.
                     let above = self.size(arena + step);
                     points.push(self.survey(above.min(self.most), keep)?);
                     points.sort_by_key(|point| point.arena);

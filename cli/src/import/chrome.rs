@@ -7,17 +7,17 @@ use serde::{Deserialize, Deserializer};
 
 use super::damaged;
 
-/// Returns whether a file begins like such a trace; the graphs and plans of `allotment plan` are JSON as well.
+/// Returns whether a file begins like such a trace; the graphs and plans of `allotment plan` are also JSON.
 pub fn is_at(start: &[u8]) -> bool {
     let holds = |word: &[u8]| start.windows(word.len()).any(|part| part == word);
     start.trim_ascii_start().first() == Some(&b'{')
         && (holds(b"\"traceEvents\"") || holds(b"\"displayTimeUnit\""))
 }
 
-/// Writes the trace that is in the entries.
+/// Writes the trace contained in the entries.
 ///
 /// # Errors
-/// If there is none, as in traces of other programs, or it cannot be read or written.
+/// If there is no trace, as in traces of other programs, or it cannot be read or written.
 pub fn convert(input: &mut dyn BufRead, text: &mut dyn Write) -> io::Result<()> {
     let mut found = 0;
     let mut json = serde_json::Deserializer::from_reader(input);
@@ -30,7 +30,7 @@ pub fn convert(input: &mut dyn BufRead, text: &mut dyn Write) -> io::Result<()> 
     Ok(())
 }
 
-/// The outermost object, read element by element.
+/// Reads the outermost object element by element.
 struct Top<'a> {
     text: &'a mut dyn Write,
     found: &'a mut u64,
@@ -77,7 +77,7 @@ struct Other {
     header: Option<String>,
 }
 
-/// The array of entries.
+/// Reads the array of entries.
 struct Entries<'a> {
     text: &'a mut dyn Write,
     found: &'a mut u64,
@@ -119,7 +119,7 @@ impl<'de> Visitor<'de> for Entries<'_> {
     }
 }
 
-/// Writes one line; a record is never longer than a line.
+/// Writes one line; a record never spans lines.
 fn line<E: serde::de::Error>(text: &mut dyn Write, line: &str) -> Result<(), E> {
     writeln!(text, "{}", line.replace('\n', " ")).map_err(E::custom)
 }

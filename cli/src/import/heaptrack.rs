@@ -1,14 +1,14 @@
 //! Reads recordings of heaptrack 1.2 to 1.5 (file formats 2 and 3): lines of a letter and numbers in hexadecimal.
 //!
-//! A free names the size and the stack of its block, not the block: of several alike the newest is taken. A resize is a free and an
-//! allocation.
+//! A free names the size and the stack of its block, not the block itself: of several equal blocks, the newest is freed. A resize is a
+//! free and an allocation.
 
 use std::io::{self, BufRead, Read as _, Write};
 
 use super::damaged;
 use super::lines::{Lines, Place};
 
-/// The longest line.
+/// Longest line in bytes.
 const LONGEST: u64 = 1 << 20;
 
 /// Returns whether a file begins like such a recording.
@@ -27,7 +27,7 @@ struct Kind {
 
 #[derive(Default)]
 struct File {
-    /// 3 has lengths before strings.
+    /// The version of the file format; version 3 has lengths before strings.
     version: u64,
     strings: Vec<String>,
     /// The node of each `t`.
@@ -53,7 +53,7 @@ pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()
         match (&mut *input).take(LONGEST).read_until(b'\n', &mut line) {
             Ok(0) => return Ok(()),
             Ok(_) => {}
-            // A recording of a program that was killed.
+            // The recorded program was killed.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 say!("allotment: warning: line {number}: {error}; the events before that are used");
                 return Ok(());
@@ -136,12 +136,12 @@ impl File {
                 let Some(kind) = index(*kind).and_then(|kind| self.kinds.get_mut(kind)) else {
                     return Ok(None);
                 };
-                // A block from before the recording has none.
+                // A block from before the recording is not in the list.
                 if let Some(block) = kind.live.pop() {
                     writeln!(lines.output, "f {block} @{}", self.time)?;
                 }
             }
-            // Milliseconds.
+            // The file's times are in milliseconds.
             ("c", [time]) => self.time = self.time.max(time.saturating_mul(1_000_000)),
             _ => return Ok(None),
         }

@@ -18,7 +18,7 @@ impl<'a> Lines<'a> {
         Self { output, strings: HashMap::new(), nodes: HashMap::new() }
     }
 
-    /// Returns the node of an address below its caller's.
+    /// Returns the node of an address below the caller's node.
     pub fn node(&mut self, parent: usize, address: u64) -> io::Result<usize> {
         if let Some(&known) = self.nodes.get(&(parent, address)) {
             return Ok(known);

@@ -14,7 +14,7 @@ use std::path::Path;
 use allotment_trace::decompressed;
 use tempfile::NamedTempFile;
 
-/// The bytes that tell a file's kind.
+/// Number of leading bytes that determine a file's kind.
 const START: u64 = 4096;
 
 /// Converts a file of another profiler into a trace in a temporary file; `None` for unknown kinds.
@@ -26,7 +26,7 @@ pub fn converted(path: &Path) -> io::Result<Option<NamedTempFile>> {
     if !path.is_file() {
         return Ok(None);
     }
-    // A file that is not there or cut off is named by what reads it as a trace.
+    // The reader of traces reports files that are missing or cut off.
     let Ok(mut input) = File::open(path).and_then(decompressed) else { return Ok(None) };
     let mut start = Vec::new();
     if input.by_ref().take(START).read_to_end(&mut start).is_err() {
@@ -56,22 +56,22 @@ pub fn converted(path: &Path) -> io::Result<Option<NamedTempFile>> {
     Ok(Some(output.into_inner().map_err(io::IntoInnerError::into_error)?))
 }
 
-/// Returns whether a file begins like a trace of Perfetto's own: packets one after the other, each behind a key and its length. That of
-/// a profile of pprof was asked for before.
+/// Returns whether a file begins like a native trace of Perfetto: consecutive packets, each after a key and its length. Profiles of pprof
+/// must have been ruled out.
 fn is_of_perfetto(start: &[u8]) -> bool {
     let (mut rest, mut packets) = (start, 0);
     while let [0x0a, more @ ..] = rest {
         let Ok(length) = prost::decode_length_delimiter(more) else { break };
         let begin = prost::length_delimiter_len(length);
         packets += 1;
-        // The last one goes on behind what was read.
+        // The last packet continues beyond the bytes read.
         rest = begin.checked_add(length).and_then(|end| more.get(end..)).unwrap_or_default();
     }
-    // Text has none of these bytes.
+    // Text contains none of these bytes.
     packets > 1 && rest.is_empty() && start.iter().any(|&byte| byte < b'\t')
 }
 
-/// Returns an error in a file.
+/// Returns the error of a damaged file.
 fn damaged(why: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_string())
 }

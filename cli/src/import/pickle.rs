@@ -1,14 +1,14 @@
 //! Reads plain values of Python's `pickle`: dictionaries, lists, tuples, texts, numbers, truth values and `None`.
 //!
-//! No other operation is understood, so a hostile file cannot have anything called. Values lie in one list and name each other by
-//! numbers, so no depth of nesting needs a stack.
+//! No other operation is supported, so a hostile file cannot cause a call. Values lie in one list and refer to each other by number, so
+//! nesting of any depth needs no recursion.
 
 use std::collections::HashMap;
 
-/// The most values.
+/// Largest number of values.
 const VALUES: usize = 1 << 27;
 
-/// A value, whose parts are numbers of others.
+/// A value, whose parts are the numbers of other values.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     None,
@@ -40,7 +40,7 @@ impl Pickle {
     /// Reads a file.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The reason for which it is refused.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let (stack, marks) = (Vec::new(), Vec::new());
         let mut machine = Machine { bytes, values: Vec::new(), stack, marks, memo: HashMap::new() };
@@ -101,7 +101,7 @@ impl Machine<'_> {
         Ok(taken)
     }
 
-    /// Reads an unsigned number of so many bytes.
+    /// Reads an unsigned number of `count` bytes.
     fn unsigned(&mut self, count: usize) -> Step<usize> {
         let number = self.take(count)?.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
         usize::try_from(number).map_err(|_| "a length is too large".into())
@@ -128,7 +128,7 @@ impl Machine<'_> {
         self.stack.pop().ok_or_else(|| "a value is missing".into())
     }
 
-    /// Takes the values above the last mark.
+    /// Removes and returns the values above the last mark.
     fn above(&mut self) -> Step<Vec<u32>> {
         let mark = self.marks.pop().ok_or("a mark is missing")?;
         Ok(self.stack.split_off(mark.min(self.stack.len())))
@@ -140,7 +140,7 @@ impl Machine<'_> {
         self.push(Value::List(parts))
     }
 
-    /// Returns the top value without taking it.
+    /// Returns the top value without removing it.
     fn last(&mut self) -> Step<&mut Value> {
         let number = *self.stack.last().ok_or("a value is missing")?;
         Ok(&mut self.values[number as usize])

@@ -1,6 +1,6 @@
 //! Reads profiles of `pprof` (`profile.proto`), which have the bytes of each stack, but no order of requests.
 //!
-//! The trace has blocks of the mean size of each stack: first those that are not live any more, then those that are.
+//! The trace has blocks of the mean size of each stack: first the freed blocks, then the live ones.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
@@ -11,13 +11,13 @@ use super::damaged;
 use super::lines::{Lines, Place};
 use crate::messages::{Location, Mapping, Pprof, Sample};
 
-/// The most bytes of a profile, not compressed.
+/// Largest number of uncompressed bytes of a profile.
 const MOST: u64 = 128 << 20;
 
-/// The most blocks of the trace. Where a profile has more, one stands for several.
+/// Approximate limit on the blocks of the trace. If a profile has more, each block represents several.
 const BLOCKS: u64 = 1 << 20;
 
-/// Returns whether a file begins like a profile: with a kind of values and its name or unit, as text never does.
+/// Returns whether a file begins like a profile: with a kind of values and its name or unit, unlike any text.
 pub fn is_at(start: &[u8]) -> bool {
     matches!(start, [0x0a, 0, ..] | [0x0a, 2..=22, 0x08 | 0x10, ..])
 }
@@ -29,7 +29,7 @@ struct Amount {
     bytes: u64,
 }
 
-/// Numbers of the values that are blocks and bytes, either of which may be missing.
+/// The columns of the values that count blocks and bytes, either of which may be missing.
 #[derive(Clone, Copy, Default)]
 struct Columns {
     blocks: Option<usize>,
@@ -50,7 +50,7 @@ impl Columns {
 /// Writes the trace of a profile.
 ///
 /// # Errors
-/// If it is damaged or not one of memory, or cannot be read or written.
+/// If it is damaged or not a memory profile, or cannot be read or written.
 pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
     let mut bytes = Vec::new();
     input.take(MOST + 1).read_to_end(&mut bytes)?;
@@ -87,10 +87,10 @@ pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()
             let Amount { blocks, bytes } = if is_live { live } else { gone };
             let blocks = blocks.div_ceil(several);
             for number in 0..blocks {
-                // The sizes differ by one at most, and their sum is right.
+                // The sizes differ by at most one, and their sum is exact.
                 let size = bytes / blocks + u64::from(number < bytes % blocks);
                 writeln!(lines.output, "#^{node}\na {block} {size} 0")?;
-                // Later than the next request, which is all that is known of it.
+                // Free each block after the next request, since the profile does not say when.
                 if let Some(last) = last.take() {
                     writeln!(lines.output, "f {last}")?;
                 }
@@ -105,7 +105,7 @@ pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()
     Ok(())
 }
 
-/// Finds the live and the total blocks and bytes.
+/// Finds the columns of the live and the total blocks and bytes.
 fn columns(profile: &Pprof) -> io::Result<(Columns, Columns)> {
     let text = |index: i64| {
         usize::try_from(index).ok().and_then(|index| profile.string_table.get(index)).map_or("", |text| text)
@@ -147,7 +147,7 @@ fn nodes(profile: &Pprof, lines: &mut Lines<'_>) -> io::Result<Vec<usize>> {
         let address = location.address.wrapping_sub(mapping.map_or(0, |mapping| mapping.memory_start));
         format!("{name}+{address:#x}")
     };
-    // A location's place in the list stands for its address, which several may have.
+    // Use a location's index as its address, since several may share an address.
     let mut known = HashMap::new();
     for (number, location) in (1..).zip(&profile.location) {
         let mut places: Vec<Place> = Vec::new();
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::messages::{Function, Line, ValueType};
 
-    /// As Go writes it: the second location has an inlined function, the third no names.
+    /// Returns a profile as Go writes it: the second location has an inlined function, the third no names.
     fn profile(samples: &[(&[u64], [i64; 4])]) -> Pprof {
         let texts = [
             "",
@@ -274,7 +274,7 @@ mod tests {
                 let at = random.usize(..bytes.len());
                 bytes[at] = random.u8(..);
             }
-            // A count of a few bytes may be large, which the test above tries.
+            // A few bytes may encode a large count, which the test above covers.
             if Pprof::decode(&*bytes).is_ok_and(|read| {
                 read.sample.iter().flat_map(|sample| &sample.value).any(|&value| value > 1000)
             }) {

@@ -1,4 +1,4 @@
-//! Reads snapshots of PyTorch's memory (`torch.cuda.memory._dump_snapshot`): the steps of each device's allocator, with their stacks.
+//! Reads snapshots of PyTorch's memory (`torch.cuda.memory._dump_snapshot`): the events of each device's allocator, with their stacks.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
@@ -7,13 +7,13 @@ use super::damaged;
 use super::lines::{Lines, Place};
 use super::pickle::{Pickle, Value};
 
-/// The most bytes of a file.
+/// Largest number of bytes read from a file.
 const MOST: u64 = 4 << 30;
 
-/// Writes the trace of a snapshot: all devices, whose blocks have tags if there are several.
+/// Writes the trace of a snapshot, for all devices; blocks of devices other than 0 have tags.
 ///
 /// # Errors
-/// If it is no snapshot, or cannot be read or written.
+/// If it is not a snapshot, or cannot be read or written.
 pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
     let mut bytes = Vec::new();
     input.take(MOST).read_to_end(&mut bytes)?;
@@ -33,7 +33,7 @@ pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()
         time: 0,
     };
     let devices: Vec<(usize, &Value)> = (0..).zip(pickle.list(top, "device_traces")).collect();
-    // A block that is live at the end and not in its device's trace was live at the beginning.
+    // A block that is live at the end but missing from its device's trace was live at the beginning.
     for segment in pickle.list(top, "segments") {
         let device = pickle.number(segment, "device").unwrap_or(0) as usize;
         let mut at = pickle.number(segment, "address").unwrap_or(0);
@@ -56,7 +56,7 @@ pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()
         let all = list.iter().map(|&entry| pickle.value(entry));
         entries.extend(all.map(|entry| (pickle.number(entry, "time_us").unwrap_or(0), device, entry)));
     }
-    // Devices one beside the other, each in its own order.
+    // Merge the devices by time; the sort is stable, so each keeps its order.
     entries.sort_by_key(|&(time, ..)| time);
     let first = entries.first().map_or(0, |&(time, ..)| time);
     for (time, device, entry) in entries {
@@ -76,7 +76,7 @@ struct File<'a> {
     lines: Lines<'a>,
     /// Blocks by device and address.
     live: HashMap<(usize, u64), u64>,
-    /// Addresses that stand for frames.
+    /// The numbers that represent frames as addresses.
     frames: HashMap<Place, u64>,
     blocks: u64,
     time: u64,
@@ -113,7 +113,7 @@ impl File<'_> {
     }
 
     fn begin(&mut self, device: usize, address: u64, size: u64, entry: &Value) -> io::Result<()> {
-        // Where entries were dropped, a free is missing.
+        // If entries were dropped, the free of the previous block may be missing.
         self.end(device, address)?;
         let node = self.stack(entry)?;
         let tag = if device > 0 { format!(" #device{device}") } else { String::new() };

@@ -27,9 +27,9 @@ pub enum PlanError {
         "{source}. Give the shapes of the inputs with --shapes FILE, as JSON such as {{\"x\": [1, 8]}}, or type, with your own sizes in place of 1:\n  {command}"
     )]
     OpenDims {
-        /// Which.
+        /// The open dimensions.
         source: onnx::OnnxError,
-        /// The command with a size for each.
+        /// The command with a size for each of them.
         command: String,
     },
     /// A folder of instances was refused.
@@ -38,13 +38,13 @@ pub enum PlanError {
     /// The graph was refused.
     #[error(transparent)]
     Json(#[from] json::JsonError),
-    /// The TFLite model was refused, or cannot take the plan.
+    /// The TFLite model was refused, or the plan cannot be written into it.
     #[error(transparent)]
     Tflite(#[from] tflite::TfliteError),
-    /// A model's tensors make no instance.
+    /// A model's tensors do not form an instance.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// The model cannot be changed as asked for.
+    /// The model cannot be changed as requested.
     #[error(transparent)]
     Change(#[from] ChangeError),
     /// An operator has too many operands for source code.
@@ -58,36 +58,36 @@ pub enum PlanError {
     Write {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// An ending that is not known.
+    /// The output's extension is not known.
     #[error("{0}: the plan's form is told by its ending: .csv, .json, .rs, .h, .svg, .html or .tflite")]
     Form(PathBuf),
-    /// Describes what is wrong with the input.
+    /// The input is wrong.
     #[error("{path}: {source}")]
     Input {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Box<PlanError>,
     },
     /// The input holds nothing to plan.
     #[error("it is empty: it holds no buffer")]
     Empty,
-    /// The input's form cannot be told.
+    /// The input's format cannot be determined.
     #[error("its form is not known: say --form csv, trace, onnx, tflite or json")]
     Unknown,
-    /// Anything else that is wrong with a trace.
+    /// A trace cannot be read.
     #[error(transparent)]
     Trace(Box<Failure>),
-    /// An option that does not go with the input.
+    /// An option cannot be used with the input or with another option.
     #[error("{0}")]
     Option(String),
-    /// The plan is wrong: a defect of this program.
+    /// The plan is wrong: a bug in this program.
     #[error("the plan is wrong, please report this: {0}")]
     Wrong(#[from] Violation),
-    /// Standard output.
+    /// Standard output failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -101,7 +101,7 @@ impl From<PlanError> for Failure {
     }
 }
 
-/// Returns the error of a model; where dimensions are open, with the command that would give them sizes.
+/// Returns the error of a model; if dimensions are open, with a command that would give them sizes.
 pub(super) fn refused(error: onnx::OnnxError) -> PlanError {
     let onnx::OnnxError::OpenDims(open) = &error else { return error.into() };
     let told = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
@@ -110,7 +110,7 @@ pub(super) fn refused(error: onnx::OnnxError) -> PlanError {
     PlanError::OpenDims { command: words.join(" "), source: error }
 }
 
-/// Returns a word as a shell takes it.
+/// Returns a word quoted for a shell.
 pub(super) fn quoted(word: &str) -> String {
     let plain = |char: char| char.is_ascii_alphanumeric() || "-_./=:,+@%".contains(char);
     if !word.is_empty() && word.chars().all(plain) {

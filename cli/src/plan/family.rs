@@ -1,4 +1,4 @@
-//! Models with a dimension of any size in a range: one plan for all, and what that costs.
+//! Plans models with a dimension of any size in a range: one plan for all sizes, and the cost of that.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +15,7 @@ use super::error::refused;
 use super::{PlanArgs, PlanError};
 use crate::table;
 
-/// Reads the model at every size of the dimension that is given as a range, if one is.
+/// Reads the model at every size of the dimension given as a range, if any.
 pub(super) fn read(
     args: &PlanArgs,
     bytes: &[u8],
@@ -42,10 +42,10 @@ pub(super) fn read(
     Ok(Some(family.map_err(|error| PlanError::Option(format!("--dim {}: {error}", dim.name)))?))
 }
 
-/// Prints for sizes of the range what the general plan costs: its peak, that of a plan for this size alone, how much more the first is, and how
-/// much more than any plan's it can be, by the bound.
+/// Prints the cost of the general plan at sizes of the range: its peak, the peak of a plan for this size alone, the excess over that, and
+/// the largest possible excess over any plan, by the bound.
 ///
-/// `schedule` is the family's. The plans for one size each share the time that the general one may take.
+/// `schedule` is the family's. The plans for single sizes share the general plan's time limit.
 pub(super) fn compare(
     out: &mut impl Write,
     args: &PlanArgs,
@@ -69,7 +69,7 @@ pub(super) fn compare(
             member.instance(lowering)?
         };
         let own = solve(&alone, &options, None);
-        // The general plan's buffers, whatever shares one at this size.
+        // Use the general plan's buffers, whichever tensors share one at this size.
         let ends = member.tensors.iter().enumerate().filter_map(|(n, tensor)| {
             let bytes = tensor.bytes.next_multiple_of(args.align);
             Some(places[buffer_of[n]?] + bytes).filter(|_| bytes > 0)

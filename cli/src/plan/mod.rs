@@ -1,4 +1,4 @@
-//! `allotment plan`: offsets for buffers of known lifetimes.
+//! `allotment plan`: finds offsets for buffers of known lifetimes.
 
 mod bench;
 mod error;
@@ -35,7 +35,7 @@ pub use error::PlanError;
 pub use source::Form;
 use source::{Source, read_source};
 
-/// Options that have no meaning with --bench.
+/// Options that cannot be used with --bench.
 const NOT_WITH_BENCH: [&str; 20] = [
     "check_run",
     "write_anyway",
@@ -158,7 +158,7 @@ pub struct PlanArgs {
     json: bool,
 }
 
-/// The figures of a tier's plan, as they are printed; sizes in bytes.
+/// The printed figures of a tier's plan, with sizes in bytes.
 #[derive(Debug, Serialize)]
 struct Figures {
     tier: u32,
@@ -175,7 +175,7 @@ struct Figures {
 }
 
 impl PlanArgs {
-    /// Returns the time limit: 60 s where nothing else ends the search.
+    /// Returns the time limit: 60 s if nothing else ends the search.
     fn limit(&self) -> Duration {
         let without = if self.work.is_some() { Duration::MAX } else { Duration::from_secs(60) };
         self.time_limit.unwrap_or(without)
@@ -189,7 +189,7 @@ impl PlanArgs {
         self.threads.unwrap_or_else(without)
     }
 
-    /// Returns how to search.
+    /// Returns the options of the search.
     fn options(&self) -> Options {
         Options {
             time_limit: self.limit(),
@@ -232,7 +232,7 @@ struct Dim {
 }
 
 fn parse_dim(text: &str) -> Result<Dim, String> {
-    // Exporters name dimensions with what they compute them by, signs included.
+    // Exporters name dimensions after the formulas that compute them, `=` signs included.
     let (name, size) = text.rsplit_once('=').ok_or("write NAME=N or NAME=FIRST..LAST")?;
     let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
     let (first, last) = match size.split_once("..") {
@@ -245,9 +245,9 @@ fn parse_dim(text: &str) -> Result<Dim, String> {
     Ok(Dim { name: name.into(), first, last })
 }
 
-/// Returns a model, transformed as asked for.
+/// Transforms and lowers a model as requested.
 ///
-/// Each transformation may take a quarter of the time.
+/// Each transformation may take a quarter of the remaining time.
 fn lower(
     args: &PlanArgs,
     graph: &Graph,
@@ -271,7 +271,7 @@ fn lower(
     Ok(changed.lowered)
 }
 
-/// Lists the tensors that live from run to run in memory of their own.
+/// Lists the tensors kept from run to run outside the plan.
 fn write_variables(out: &mut impl Write, graph: &Graph) -> io::Result<()> {
     let own = || graph.tensors.iter().filter(|tensor| tensor.kind == Kind::Persistent);
     let bytes = own().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
@@ -282,7 +282,7 @@ fn write_variables(out: &mut impl Write, graph: &Graph) -> io::Result<()> {
     own().try_for_each(|tensor| writeln!(out, "  {} ({} B)", tensor.name, tensor.bytes))
 }
 
-/// Says what TensorFlow Lite Micro's `tensor_arena` needs in all: what is planned, and what the interpreter and its kernels keep behind it.
+/// Prints the total size of TensorFlow Lite Micro's `tensor_arena`: the planned head, and the tail of the interpreter and its kernels.
 fn write_arena(out: &mut impl Write, graph: &Graph, bytes: &[u8]) -> Result<(), PlanError> {
     for (target, on) in [(Target::Device, "32-bit pointers"), (Target::Recorder, "a 64-bit host, recorded")] {
         let Arena { head, tail, parts, unknown } = arena(bytes, graph, target)?;
@@ -300,16 +300,16 @@ fn write_arena(out: &mut impl Write, graph: &Graph, bytes: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// Runs `allotment plan`; true if there is a plan that keeps what was asked for.
+/// Runs `allotment plan`; returns true if a plan keeps to all requests.
 ///
 /// # Errors
-/// [`PlanError`] if the input is wrong or there is no plan.
+/// [`PlanError`] if the input is invalid or there is no plan.
 pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     if args.bench {
         return bench::bench(args);
     }
     planned(args).map_err(|error| match error {
-        // Found only while it was planned, these are of the input as well.
+        // Planning found these errors, but they too are errors of the input.
         PlanError::Instance(_) | PlanError::Change(ChangeError::Instance(_)) => {
             PlanError::Input { path: args.input.clone(), source: Box::new(error) }
         }
@@ -320,7 +320,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
 fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
     let mut out: Box<dyn Write> =
         if args.json { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) };
-    // Report what is wrong with the output before the search, not after it.
+    // Report errors of the output before the search, not after it.
     let kind = args.output.as_deref().map(|path| check_output(path, args)).transpose()?;
     let source = read_source(args)?;
     if kind == Some("tflite") && !matches!(source, Source::Model { tflite: true, .. }) {
@@ -343,7 +343,7 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
         }
     };
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
-    // Not without need: the instance may have millions of buffers, which this copies and checks again.
+    // Do this only if needed: it copies and checks the instance, which may have millions of buffers.
     if !cache_lines.is_empty() {
         lowered.instance = transform::cache_lines(&lowered.instance, &cache_lines)?;
     }
@@ -434,12 +434,12 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
     Ok(kept)
 }
 
-/// Runs in a row that --check-run replays: what is kept from run to run is then read where the next one expects it.
+/// Number of consecutive runs that --check-run replays; two check that tensors kept from run to run are where the next run expects them.
 const CHECKED_RUNS: usize = 2;
 
-/// Returns what the head of a file says of its origin: the command, and which model it was given.
+/// Returns the lines in the head of a file about its origin: the command, and the model's hash.
 fn origin(args: &PlanArgs, source: &Source) -> Vec<String> {
-    // Without the folders, which are those of one machine.
+    // Omit folders, which are specific to one machine.
     let name = |word: std::ffi::OsString| match [Some(&args.input), args.output.as_ref()] {
         paths if paths.contains(&Some(&PathBuf::from(&word))) => {
             Path::new(&word).file_name().map_or(word.clone(), Into::into)
@@ -455,7 +455,7 @@ fn origin(args: &PlanArgs, source: &Source) -> Vec<String> {
     lines
 }
 
-/// Lets the first ^C end the search, and a second one the program.
+/// Lets the first ^C end the search, and the second the program.
 fn interruptible(options: &Options) -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         let flag = options.interrupt.clone();
@@ -506,12 +506,12 @@ fn show(bar: &ProgressBar, progress: Progress, limit: Duration) {
     bar.set_message(format!("peak {} B, bound {} B, gap {gap:.2} %", progress.peak, progress.lower_bound));
 }
 
-/// Checks that a plan of this name can be written; the form that its ending says.
+/// Checks that the plan can be written to `path`, and returns the format that its extension names.
 fn check_output(path: &Path, args: &PlanArgs) -> Result<&'static str, PlanError> {
     const FORMS: [&str; 7] = ["csv", "json", "rs", "h", "svg", "html", "tflite"];
     let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let form = FORMS.into_iter().find(|&form| form == ending).ok_or_else(|| PlanError::Form(path.into()))?;
-    // The interpreter runs the file's own operators in the file's own order.
+    // The interpreter runs the file's operators in the file's order.
     let changed = [
         ("--cache-line", !args.cache_line.is_empty()),
         ("--reorder", args.reorder),
@@ -562,7 +562,7 @@ fn save(path: &Path, args: &PlanArgs, source: &Source, planned: write::Planned) 
     save(path, bytes)
 }
 
-/// Returns one offset for each tensor; -1 for constants, which the interpreter leaves where they are.
+/// Returns one offset for each tensor; -1 for constants, which the interpreter does not move.
 fn offline_offsets(schedule: &Schedule) -> Result<Vec<i32>, PlanError> {
     let tensors = schedule.lowered.graph.iter().flat_map(|graph| &graph.tensors);
     let offset = |(tensor, buffer): (&Tensor, Option<usize>)| match buffer {

@@ -1,4 +1,4 @@
-//! The cost of reuse: `--price` and `--banks`.
+//! Plans by the cost of reuse: `--price` and `--banks`.
 
 use std::io::Write;
 
@@ -13,10 +13,10 @@ use super::{PlanArgs, PlanError};
 use crate::table;
 use crate::units::parse_bytes;
 
-/// Points of the curve.
+/// Number of points of the curve.
 const POINTS: u64 = 8;
 
-/// A price and what it is for.
+/// A price, by what it is paid for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Price {
     Event(u64),
@@ -45,17 +45,17 @@ pub(super) fn parse_banks(text: &str) -> Result<(u64, u64), String> {
     Ok(banks)
 }
 
-/// The figures of a priced plan, as they are printed.
+/// The printed figures of a priced plan.
 #[derive(Debug, Serialize)]
 pub(super) struct Reuse {
     cost: Cost,
-    /// True if no plan within the capacity costs less.
+    /// Whether it is proved that no plan within the capacity costs less.
     optimal: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     curve: Vec<Point>,
 }
 
-/// A point of the curve; sizes in bytes.
+/// A point of the curve, with sizes in bytes.
 #[derive(Debug, Serialize)]
 struct Point {
     capacity: u64,
@@ -66,7 +66,7 @@ struct Point {
     price_of_a_byte: Option<f64>,
 }
 
-/// Returns the tensors that a model uses together: those of one operator.
+/// Returns the buffers that a model uses together: the operands of each operator.
 pub(super) fn uses(graph: &Graph, buffer_of: &[Option<usize>]) -> Uses {
     let mut together = Vec::new();
     for op in &graph.ops {
@@ -79,8 +79,8 @@ pub(super) fn uses(graph: &Graph, buffer_of: &[Option<usize>]) -> Uses {
     Uses { together, ..Uses::default() }
 }
 
-/// Plans at the prices that were given: within the capacity or, without one, within the least peak that is found. Buffers that are moved are
-/// in tier 1 of the instance that comes back.
+/// Plans at the given prices: within the capacity or, without one, within the least peak found. In the returned instance, moved buffers
+/// are in tier 1.
 pub(super) fn plan(
     args: &PlanArgs,
     instance: &Instance,
@@ -150,7 +150,7 @@ fn points(curve: &[(u64, Cheapest)]) -> Vec<Point> {
     curve.iter().enumerate().map(point).collect()
 }
 
-/// Returns the plan of the fast memory, whose bound is `least`, and that of the slower one, if any buffer is moved there.
+/// Returns the plan of the fast memory, bounded by `least`, and the plan of the slower memory if any buffer is moved there.
 fn tiers(
     instance: &Instance,
     found: &Cheapest,
@@ -165,7 +165,7 @@ fn tiers(
     let moved: Vec<Buffer> = buffers.map(|(n, buffer)| Buffer { tier: tier(n), ..buffer.clone() }).collect();
     let whole = Instance::new(moved).unwrap_or_else(|_| instance.clone());
     let part = whole.part(&fast);
-    // The buffers that stay may need less than all of them did.
+    // The remaining buffers may need less than all buffers.
     let bound =
         if slow.is_empty() { least.bound.clone() } else { allotment_planner::bounds::lower_bound(&part) };
     let lower_bound = if slow.is_empty() { least.lower_bound } else { bound.bytes };

@@ -1,4 +1,4 @@
-//! Reads the inputs of `allotment plan`: buffers, traces and models. The name or the first bytes tell the form.
+//! Reads the inputs of `allotment plan`: buffers, traces and models. The name or the first bytes determine the format.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use super::{PlanArgs, PlanError, family};
 use crate::input::Input;
 use crate::output::endings;
 
-/// Forms of inputs.
+/// Formats of inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// Buffers as comma-separated values
@@ -33,7 +33,7 @@ pub enum Form {
 
 /// An input.
 pub(super) enum Source {
-    /// Buffers, and how they are used.
+    /// Buffers and their uses.
     Instance(Instance, Uses),
     Model {
         graph: Graph,
@@ -47,7 +47,7 @@ pub(super) enum Source {
 }
 
 impl Form {
-    /// Returns the form that a path's ending tells.
+    /// Returns the format that a path's extension names.
     fn of(path: &Path) -> Option<Self> {
         Some(match endings(path).0.as_str() {
             "csv" => Self::Csv,
@@ -59,7 +59,7 @@ impl Form {
         })
     }
 
-    /// Returns the form that the first bytes tell, if they do.
+    /// Returns the format that the first bytes determine, if any.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
         if bytes.get(4..8) == Some(b"TFL3") {
@@ -76,7 +76,7 @@ impl Form {
     }
 }
 
-/// Returns whether a line is text. UTF-16 counts: the reader of CSV says what to do about it.
+/// Returns whether a line is text. UTF-16 counts as text, since the CSV reader explains how to convert it.
 fn is_text(line: &[u8]) -> bool {
     let wide = line.starts_with(b"\xff\xfe") || line.starts_with(b"\xfe\xff");
     let control = |letter: char| letter.is_control() && !letter.is_whitespace();
@@ -86,7 +86,7 @@ fn is_text(line: &[u8]) -> bool {
 pub(super) fn read_source(args: &PlanArgs) -> Result<Source, PlanError> {
     let input = Input::new(&args.input).map_err(|failure| PlanError::Trace(Box::new(failure)))?;
     let at = |source: PlanError| match source {
-        // These name the file.
+        // These errors already name the file.
         PlanError::Read(ReadError::Io { source, .. }) => {
             PlanError::Write { path: input.shown().into(), source }
         }
@@ -99,7 +99,7 @@ pub(super) fn read_source(args: &PlanArgs) -> Result<Source, PlanError> {
 fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
     let told = args.form.or_else(|| Form::of(&args.input));
     if !args.input.as_os_str().eq("-") && told.is_none() {
-        // A missing file, a folder or an empty file is the better thing to say.
+        // Report a missing file, a folder or an empty file rather than an unknown format.
         let wrong = |source| ReadError::Io { path: input.path().into(), source };
         let file = std::fs::metadata(input.path()).map_err(wrong)?;
         if file.is_dir() {
@@ -115,7 +115,7 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
             }
             contents => Ok(contents),
         };
-        // A part of a model is no model.
+        // A part of a model is not a model.
         let bytes = || contents().and_then(whole);
         let dims = args.dim.iter().map(|dim| (dim.name.clone(), dim.first)).collect();
         Ok(match form {
@@ -130,7 +130,7 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
             Form::Onnx => {
                 let bytes = bytes()?;
                 let shapes = args.shapes.as_deref().map(read_shapes).transpose()?.unwrap_or_default();
-                // The other files of a model lie beside it; a model on standard input has no folder.
+                // A model's other files lie beside it; a model on standard input has no folder.
                 let folder = input.path().parent().filter(|_| !args.input.as_os_str().eq("-"));
                 match family::read(args, &bytes, &dims, &shapes, folder)? {
                     Some(family) => Source::Family { family },
@@ -166,7 +166,7 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
     }
 }
 
-/// Tells the user which branches of a model are not planned.
+/// Warns the user about branches of a model that are not planned.
 fn warn_of_branches(graph: &Graph) {
     for op in graph.ops.iter().filter(|op| op.kind == onnx::UNREACHABLE) {
         say!("allotment: warning: a branch cannot run with these sizes and is not planned: {}", op.name);
@@ -202,18 +202,18 @@ fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Returns the bytes of a file that is not cut off.
+/// Returns the bytes of a file; an error if it is cut off.
 fn whole(contents: Contents) -> Result<Vec<u8>, PlanError> {
     contents.cut.map_or(Ok(contents.bytes), |cut| Err(cut.into()))
 }
 
-/// Returns the lines of a file. If it is cut off, warns the user and leaves out the last one.
+/// Returns the lines of a file. If it is cut off, warns the user and omits the last line.
 fn lines(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
     if let Some(cut) = contents.cut {
         let end = contents.bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
         contents.bytes.truncate(end);
         let lines = contents.bytes.iter().filter(|&&byte| byte == b'\n').count();
-        // Of a header alone nothing can be planned.
+        // A header alone gives nothing to plan.
         if lines < 2 {
             return Err(cut.into());
         }

@@ -1,4 +1,4 @@
-//! `allotment replay`: a recorded run on other placements.
+//! `allotment replay`: replays a recorded run on other placements.
 
 pub mod arena;
 pub mod run;
@@ -55,10 +55,10 @@ pub(crate) fn placement_names() -> clap::builder::PossibleValuesParser {
     ENTRIES.iter().map(|entry| entry.id).into()
 }
 
-/// The result of a replay as it is printed.
+/// The printed result of a replay.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Events of the trace.
+    /// Number of events in the trace.
     pub events: usize,
     /// The peak of the live requested bytes.
     pub peak: usize,
@@ -68,30 +68,30 @@ pub struct Report {
     pub placements: Vec<Replayed>,
 }
 
-/// A trace on one placement; sizes in bytes.
+/// The result of one placement, with sizes in bytes.
 #[derive(Debug, Serialize)]
 pub struct Replayed {
     /// Its name.
     pub placement: &'static str,
-    /// True if every request was satisfied in the arena.
+    /// Whether every request was satisfied in the arena.
     pub ok: bool,
-    /// The number of the first event that was not satisfied, from 0.
+    /// Number of the first event that was not satisfied, from 0.
     pub failed_event: Option<usize>,
-    /// The number of events that were not satisfied.
+    /// Number of events that were not satisfied.
     pub failures: usize,
-    /// True if the time limit ended the replay; the figures are those up to then.
+    /// Whether the time limit ended the replay; the figures then cover the part before.
     pub unfinished: bool,
-    /// The peak of the bytes in use, with requests rounded up to block sizes.
+    /// The peak of bytes in use, with requests rounded up to block sizes.
     pub used_peak: Option<usize>,
     /// The smallest arena in which every request is satisfied.
     pub smallest: Option<usize>,
-    /// Bytes of the allocator's own state, outside the arena.
+    /// Bytes of the allocator's state, outside the arena.
     pub state: usize,
     /// The mean external fragmentation over the run: `1 - largest free / free`.
     pub external_fragmentation: Option<f64>,
     /// Internal fragmentation at the peak: the share of the used bytes that were not requested.
     pub internal_fragmentation: Option<f64>,
-    /// Time as a ratio to `tlsf`, the median over interleaved rounds.
+    /// Time relative to `tlsf`, the median over interleaved rounds.
     pub time: Option<f64>,
 }
 
@@ -106,10 +106,10 @@ pub(crate) fn read(input: &Input) -> Result<Program, Failure> {
     if program.ops.is_empty() { Err(input.empty()) } else { Ok(program) }
 }
 
-/// Refuses a run whose blocks this machine cannot hold: a replay writes them.
+/// Refuses a run whose blocks do not fit this machine's memory, since a replay writes them.
 ///
 /// # Errors
-/// If what is written plus a margin exceeds the available memory, where the system reports that, or if no placement can hold the run.
+/// If the written bytes plus a margin exceed the available memory, as far as the system reports it, or if no placement can hold the run.
 pub fn affordable(path: &Path, program: &Program) -> Result<(), Failure> {
     if run::rounded_peak(program) > HUGE {
         let (path, peak) = (path.display(), program.peak);
@@ -201,7 +201,7 @@ pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
     let mut placements = Vec::new();
     for (number, entry) in entries.iter().enumerate() {
         bar.set_message(entry.id);
-        // Measuring the times takes a share as well.
+        // Leave a share of the time to the measurement of times.
         memory.until(deadline.within(share(&deadline, (entries.len() - number) as u32 + 2)()));
         let (program, memory) = (&program, &mut memory);
         let visitor = Replay { entry, program, memory, arena, smallest: !args.no_smallest };
@@ -220,7 +220,7 @@ pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
     Ok(if args.placement.is_empty() { served.any(|ok| ok) } else { served.all(|ok| ok) })
 }
 
-/// Measures the times of the placements that satisfied everything.
+/// Measures the times of the placements that satisfied every request.
 fn times(
     rounds: usize,
     program: &Program,
@@ -273,7 +273,7 @@ fn print(report: &Report, json: bool) -> io::Result<()> {
     writeln!(out, "{}", table::render(header, rows, &[2, 3, 4, 5, 6, 7, 8]))
 }
 
-/// Returns a function that gives one of `parts` even parts of the time left when it is called.
+/// Returns a function that returns one of `parts` even parts of the time left when it is called.
 pub(crate) fn share(deadline: &Deadline, parts: u32) -> impl Fn() -> Duration {
     move || deadline.left().map_or(Duration::MAX, |left| left / parts)
 }

@@ -11,7 +11,7 @@ use allotment_trace::{Kind, Op, Program};
 use super::arena::{self, Arena};
 use super::subject::{HUGE, Make, Subject};
 
-/// Creates the table of a replay's blocks by slot. Null means not live or not satisfied.
+/// Creates the table of a replay's blocks by slot, in which null means not live or not satisfied.
 fn table(program: &Program) -> Vec<*mut u8> {
     vec![ptr::null_mut(); program.slots]
 }
@@ -59,8 +59,8 @@ fn work(op: &Op) -> usize {
     1000 + (op.size().min(LONG) + op.resized().min(LONG)) / 16
 }
 
-/// Replays up to the first operation that is not satisfied and returns its number. `Err` if the subject cannot use the
-/// arena, or if `deadline` passes first.
+/// Replays up to the first operation that is not satisfied and returns its number. Returns `Err` if the subject cannot use the arena or
+/// `deadline` passes first.
 ///
 /// # Safety
 ///
@@ -90,8 +90,8 @@ unsafe fn first_failure(
     Ok(None)
 }
 
-/// Returns whether everything is satisfied in `size` bytes that start `skew` bytes behind an aligned address. Also false if
-/// the arena's deadline passes first.
+/// Returns whether every request is satisfied in `size` bytes that start `skew` bytes after an aligned address. Also false if the arena's
+/// deadline passes first.
 pub fn fits(make: &impl Make, program: &Program, arena: &mut Arena, size: usize, skew: usize) -> bool {
     let range = arena.range(size, skew);
     // SAFETY: the arena is borrowed exclusively, and the subject ends before that borrow.
@@ -101,14 +101,14 @@ pub fn fits(make: &impl Make, program: &Program, arena: &mut Arena, size: usize,
 /// The resolution of size searches in bytes.
 pub const STEP: usize = 16;
 
-/// Returns the peak of the live bytes with every block in whole units of [`STEP`] bytes, which is what placements give them.
+/// Returns the peak of the live bytes with every block in whole units of [`STEP`] bytes, as in placements.
 pub fn rounded_peak(program: &Program) -> usize {
     peak_in(program, |_| STEP)
 }
 
 /// Returns the peak of the live bytes with every block in whole units of `unit` bytes, which may depend on its alignment.
 fn peak_in(program: &Program, unit: impl Fn(usize) -> usize) -> usize {
-    // Three blocks may have more bytes together than a word can count.
+    // Three blocks may together exceed the range of a word.
     let (mut live, mut peak) = (0_u128, 0);
     for op in &program.ops {
         let unit = unit(op.layout().align());
@@ -122,18 +122,18 @@ fn peak_in(program: &Program, unit: impl Fn(usize) -> usize) -> usize {
     usize::try_from(peak).unwrap_or(usize::MAX)
 }
 
-/// Returns the bytes that hold the live blocks at their peak if none lies in the room that another's alignment leaves.
+/// Returns the bytes that hold the live blocks at their peak if no block lies in another's alignment padding.
 fn spread_peak(program: &Program) -> usize {
     peak_in(program, |align| align.max(STEP))
 }
 
-/// Returns the largest arena in bytes that is tried for a program.
+/// Returns the bytes of the largest arena tried for a program.
 pub fn most(program: &Program, limit: usize) -> usize {
     (spread_peak(program).saturating_mul(4).saturating_add(64 << 10)).min(limit).min(HUGE) / STEP * STEP
 }
 
-/// Returns the arena in bytes that a program is replayed in unless another one is wanted: one and a half times its peak, or a little
-/// more than what its blocks take with their alignments, where most blocks are tiny.
+/// Returns the default arena of a program in bytes: one and a half times its peak or, if most blocks are tiny, a little more than its
+/// blocks with their alignments.
 pub fn usual(program: &Program) -> usize {
     let spread = spread_peak(program).min(HUGE);
     (program.peak.saturating_add(program.peak / 2))
@@ -143,7 +143,8 @@ pub fn usual(program: &Program) -> usize {
         .min(HUGE)
 }
 
-/// A program with longer blocks is checked at the ends of its blocks, this many bytes at each, and by addresses.
+/// Longest block in bytes of a program that is checked in full. In other programs only the ends of blocks are checked, [`ENDS`] bytes
+/// each, and the addresses.
 const LONG: usize = 1 << 30;
 const ENDS: usize = 64 << 10;
 
@@ -158,10 +159,10 @@ fn parts(size: usize, sparse: bool) -> [Range<usize>; 2] {
     [0..end, size.saturating_sub(end).max(end)..size]
 }
 
-/// Returns about how many bytes of memory replays of a program use: every byte of every block is written, or the ends.
+/// Returns the approximate bytes of memory that replays of a program use, since they write every byte of every block, or its ends.
 pub fn written(program: &Program) -> usize {
     let whole = program.peak / 2 * 3;
-    // Moving a block copies all of it.
+    // Moving a block copies its whole contents.
     let is_copied = |op: &Op| op.kind == Kind::Reallocate && op.size() > LONG;
     if !is_sparse(program) || program.ops.iter().any(is_copied) {
         return whole;
@@ -169,8 +170,8 @@ pub fn written(program: &Program) -> usize {
     program.ops.iter().map(|op| op.after().min(2 * ENDS)).fold(0, usize::saturating_add).min(whole)
 }
 
-/// Finds the smallest arena in bytes that satisfies everything, by binary search; `None` if even [`most`] does not. `arena`
-/// must have that many bytes. If its deadline passes first, returns the smallest size that has succeeded so far.
+/// Finds the smallest arena in bytes that satisfies every request, by binary search; `None` if even [`most`] does not. `arena` must have
+/// [`most`] bytes. If its deadline passes first, returns the smallest size that has succeeded so far.
 pub fn smallest(
     make: &impl Make,
     program: &Program,
@@ -213,17 +214,17 @@ pub fn smallest(
 /// The result of a checked replay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The number of the first operation that was not satisfied, from 0; `None` if all were satisfied.
+    /// Number of the first operation that was not satisfied, from 0; `None` if all were satisfied.
     pub failed: Option<usize>,
-    /// The number of operations that were not satisfied.
+    /// Number of operations that were not satisfied.
     pub failures: usize,
-    /// The peak of the bytes in use, with requests rounded up to block sizes; `None` if the subject has no statistics.
+    /// The peak of bytes in use, with requests rounded up to block sizes; `None` if the subject has no statistics.
     pub used: Option<usize>,
     /// The mean external fragmentation over the operations: `1 - largest free / free`.
     pub external: Option<f64>,
     /// Internal fragmentation at the peak of the requested bytes: the share of the used bytes that were not requested.
     pub internal: Option<f64>,
-    /// True if the deadline ended the replay; the figures are those up to then.
+    /// Whether the deadline ended the replay; the figures then cover the part before.
     pub unfinished: bool,
 }
 
@@ -231,7 +232,7 @@ pub struct Outcome {
 ///
 /// # Errors
 ///
-/// The first operation whose block had changed or lies in the wrong place.
+/// The first operation with a block whose contents changed or that lies in the wrong place.
 pub fn check(
     make: &impl Make,
     program: &Program,
@@ -248,7 +249,7 @@ pub fn check(
     let mut blocks = table(program);
     let mut patterns = vec![0_u8; program.slots];
     let sparse = is_sparse(program);
-    // The ends of live blocks by their beginnings, where the contents do not tell whether they overlap.
+    // The ends of live blocks by their starts, used if contents alone do not reveal overlaps.
     let mut places = BTreeMap::new();
     let mut outcome = Outcome::default();
     let (mut live, mut peak, mut fragmentation, mut samples) = (0_usize, 0, 0.0, 0_usize);
@@ -261,7 +262,7 @@ pub fn check(
         let slot = op.slot as usize;
         let old = blocks[slot];
         let (size, new) = (op.size(), op.resized());
-        // Whether a block of which `size` bytes were written still holds them, as far as its first `kept` bytes.
+        // Returns whether the first `kept` bytes of a block with `size` written bytes still hold the pattern.
         let holds = |block: *mut u8, size: usize, kept: usize, pattern: u8| {
             parts(size, sparse).into_iter().all(|Range { start, end }| {
                 let len = end.min(kept).saturating_sub(start);
@@ -330,11 +331,11 @@ pub fn check(
     Ok(outcome)
 }
 
-/// Operations between two readings of the clock while times are measured. A reading costs little more than an operation.
+/// Number of operations between readings of the clock while measuring times. A reading costs little more than an operation.
 const BETWEEN_LOOKS: usize = 512;
 
-/// Measures the time of `repeat` replays, each on a fresh subject; blocks are not written. `None` if the subject cannot
-/// use the arena, or if its deadline passes first.
+/// Measures the time of `repeat` replays, each on a fresh subject, without writing blocks. Returns `None` if the subject cannot use the
+/// arena, or if the arena's deadline passes first.
 pub fn time(
     make: &impl Make,
     program: &Program,

@@ -1,4 +1,4 @@
-//! The allocators that traces are replayed on.
+//! The allocators on which traces are replayed.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::marker::PhantomData;
@@ -54,19 +54,19 @@ pub unsafe trait Subject {
     }
 }
 
-/// Creates a subject. It stays in its box because some allocators must not move.
+/// Creates a subject, which stays in its box because some allocators must not move.
 pub trait Make {
     /// The type of the subject.
     type Subject: Subject;
 
-    /// Creates a subject over `arena`; `None` if that is too small or too large.
+    /// Creates a subject over `arena`; `None` if the arena is too small or too large.
     ///
     /// # Safety
     ///
     /// The arena must be valid, and nothing else may use it as long as the subject lives.
     unsafe fn make(&self, arena: Range) -> Option<Box<Self::Subject>>;
 
-    /// Creates a subject that keeps blocks; `None` also if it cannot.
+    /// Creates a subject that keeps blocks; also `None` if it cannot keep them.
     ///
     /// # Safety
     ///
@@ -84,16 +84,16 @@ pub trait Make {
 /// Blocks that a [`Kept`] keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Keep {
-    /// How many, at most [`Keep::MOST`].
+    /// Number of blocks, at most [`Keep::MOST`].
     pub count: usize,
-    /// The sizes of the requests that they are kept for.
+    /// Smallest request in bytes for which they are kept.
     pub least: usize,
-    /// Bytes of each of them.
+    /// Bytes of each block, and of the largest request for which they are kept.
     pub most: usize,
 }
 
 impl Keep {
-    /// The most blocks that are kept.
+    /// Largest number of kept blocks.
     pub const MOST: usize = 4;
 }
 
@@ -133,7 +133,7 @@ impl<P: Placement + 'static> Make for Plain<Own<P>> {
     }
 }
 
-/// A heap of another maker that keeps blocks.
+/// Creates a heap of another maker that keeps blocks.
 pub struct Keeping<'a, M>(pub &'a M, pub Keep);
 
 impl<M: Make> Make for Keeping<'_, M> {
@@ -227,7 +227,7 @@ unsafe impl<P: Placement> Subject for Own<P> {
     }
 }
 
-/// talc.
+/// The allocator of the crate talc.
 pub struct Talc(talc::base::Talc<talc::source::Manual, talc::DefaultBinning>);
 
 impl Make for Plain<Talc> {
@@ -272,7 +272,7 @@ unsafe impl Subject for Talc {
     }
 }
 
-/// rlsf with a table for arenas up to 512 MiB.
+/// The allocator of the crate rlsf, with a table for arenas up to 512 MiB.
 pub struct Rlsf(rlsf::Tlsf<'static, u32, u16, 24, 16>);
 
 impl Make for Plain<Rlsf> {
@@ -311,7 +311,7 @@ unsafe impl Subject for Rlsf {
     }
 }
 
-/// Code that is compiled for every subject.
+/// Code compiled for every subject.
 pub trait Visitor {
     /// The result.
     type Out;
@@ -319,7 +319,7 @@ pub trait Visitor {
     fn visit<M: Make>(self, make: &M) -> Self::Out;
 }
 
-/// A [`TinyHeap`], whose size is a part of its type: the largest of some sizes that fits.
+/// A [`TinyHeap`] of the largest size that fits, among some sizes, since the size is part of its type.
 pub struct Tiny(Box<dyn GlobalAlloc>);
 
 /// Returns eight sizes per power of two, from 512 bytes to 512 KiB.
@@ -327,20 +327,20 @@ const fn tiny_size(number: usize) -> usize {
     (8 + number % 8) << (6 + number / 8)
 }
 
-/// How many there are.
+/// Number of sizes of `tiny_size`.
 const TINY_SIZES: usize = 81;
 
-/// Returns the bytes of the largest `TinyHeap` that is tried and has at most `size` bytes.
+/// Returns the largest size of `tiny_size` of at most `size` bytes.
 pub fn tiny(size: usize) -> Option<usize> {
     (0..TINY_SIZES).rev().map(tiny_size).find(|&one| one <= size)
 }
 
-/// Returns the smallest such size of at least `size` bytes, or the largest.
+/// Returns the smallest size of `tiny_size` of at least `size` bytes, or the largest of all.
 pub fn tiny_above(size: usize) -> usize {
     (0..TINY_SIZES).map(tiny_size).find(|&one| one >= size).unwrap_or(tiny_size(TINY_SIZES - 1))
 }
 
-/// A heap in an arena, which it does not own.
+/// A heap in an arena that it does not own.
 struct InArena<const BYTES: usize>(NonNull<TinyHeap<BYTES, Unsync>>);
 
 impl<const BYTES: usize> InArena<BYTES> {
@@ -403,7 +403,7 @@ impl Make for Plain<Tiny> {
         unsafe { make_tiny(arena) }.map(Box::new)
     }
 
-    /// Its state lies in the arena.
+    /// Returns 0, since the state lies in the arena.
     fn state(&self) -> usize {
         0
     }
@@ -432,14 +432,14 @@ unsafe impl Subject for Tiny {
 pub struct Entry {
     /// Its name on the command line.
     pub id: &'static str,
-    /// Its type in `Heap<..>`; `None` for those that are not used through `Heap`.
+    /// Its type in `Heap<..>`; `None` if it is not used through `Heap`.
     pub code: Option<&'static str>,
-    /// True if it may be advised: a placement of this project that satisfies requests of every size.
+    /// Whether it may be advised: it is a placement of this project and satisfies requests of every size.
     pub advised: bool,
     /// Bytes of the largest arena.
     pub limit: usize,
-    /// About how many instructions an operation takes, on traces of real programs (`benches/RESULTS.md`). The same in every run,
-    /// as times are not, so that heaps are ranked by it.
+    /// Approximate instructions per operation, on traces of real programs (`benches/RESULTS.md`). Unlike times they are equal in every
+    /// run, so heaps are ranked by them.
     pub instructions: u16,
 }
 
@@ -471,13 +471,13 @@ macro_rules! subjects {
     };
 }
 
-/// Bytes of the largest arena of all.
+/// Bytes of the largest arena of any placement.
 pub const HUGE: usize = 16 << 30;
 const SMALL: usize = 512 << 10;
-/// A [`MicroTlsf`](allotment::placement::MicroTlsf)'s largest region.
+/// Bytes of the largest region of a [`MicroTlsf`](allotment::placement::MicroTlsf).
 const MICRO: usize = 511 << 10;
 
-// A placement is one line: name, type, its type in `Heap<..>`, whether it may be advised, its largest arena, instructions.
+// One line for each placement: name, type, type in `Heap<..>`, whether it may be advised, largest arena, instructions.
 subjects! {
     "tlsf": Own<allotment::Tlsf>, Some("Tlsf"), true, HUGE, 107;
     "tlsf16": Own<allotment::Tlsf16>, Some("Tlsf16"), true, SMALL, 106;

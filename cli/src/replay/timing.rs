@@ -8,7 +8,7 @@ use super::arena::Arena;
 use super::run;
 use super::subject::{Make, Visitor, with};
 
-/// The placement that all ratios refer to.
+/// The placement to which all ratios refer.
 pub const BASE: &str = "tlsf";
 
 /// The shortest sample that the clock can measure well.
@@ -29,10 +29,9 @@ impl Visitor for Timed<'_> {
     }
 }
 
-/// Measures the time of each placement as a ratio to that of [`BASE`]: the median over `rounds`. In each round every
-/// placement replays the trace on the same warm memory, in rotating order; slow placements take part in only two rounds.
-/// Placements that cannot use the arena are left out, and so are those that were not replayed before the arena's
-/// deadline. The result is empty if `BASE` is left out.
+/// Measures the time of each placement relative to [`BASE`]: the median over `rounds`. In each round every placement replays the trace on
+/// the same warm memory, in rotating order; slow placements take part in only two rounds. Omits placements that cannot use the arena, or
+/// that were not replayed before the arena's deadline. The result is empty without `BASE`.
 pub fn ratios<'a>(
     ids: &[&'a str],
     program: &Program,
@@ -46,7 +45,7 @@ pub fn ratios<'a>(
     };
     let mut plan = Vec::new();
     for id in ids.iter().copied().filter(|&id| id != BASE).chain([BASE]) {
-        // The first one warms the memory.
+        // The first replay warms the memory.
         let once = sample(id, 1).and_then(|_| sample(id, 1));
         let Some(once) = once else { continue };
         let repeat = (ENOUGH.as_secs_f64() / once.max(1e-9)).ceil().clamp(1.0, 1e6) as usize;

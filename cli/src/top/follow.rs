@@ -1,4 +1,4 @@
-//! Follows a recording and counts what the program holds now.
+//! Follows a recording and counts the memory that the program holds now.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::profile::{Costs, Counting, Label, Measure, holders};
 use crate::record::{Control, Follower, Item};
 use crate::symbols::Resolver;
 
-/// A recording as far as it was read.
+/// A recording, read so far.
 pub struct Follow {
     path: PathBuf,
     others: usize,
@@ -23,7 +23,7 @@ pub struct Follow {
     /// The stack of the next event.
     stack: u32,
     begun: Instant,
-    /// The costs of each line at the last moment, and its time.
+    /// The costs of each line at the last moment, the total costs, and the time.
     before: HashMap<Label, Costs>,
     total_before: Costs,
     shown: Instant,
@@ -37,7 +37,7 @@ pub struct Line {
     pub line: u32,
     #[serde(flatten)]
     pub costs: Costs,
-    /// Live bytes more than the last time, per second.
+    /// Growth of live bytes since the last moment, per second.
     pub grows: i64,
 }
 
@@ -49,13 +49,13 @@ pub struct Moment {
     pub seconds: f64,
     pub events: u64,
     pub peak: u64,
-    /// True if every figure except the events is an estimate.
+    /// Whether every figure except the events is an estimate.
     pub sampled: bool,
-    /// Other processes and program images of the recording.
+    /// Number of other processes and program images in the recording.
     pub others: usize,
     pub live: u64,
     pub blocks: u64,
-    /// Live bytes more than the last time, and requests, per second.
+    /// Growth of live bytes, and requests, since the last moment, per second.
     pub grows: i64,
     pub calls: u64,
     pub lines: Vec<Line>,
@@ -87,10 +87,10 @@ impl Follow {
         })
     }
 
-    /// Reads the new part of `path`, which may be another file than before: a program may start another in its place.
+    /// Reads the new part of `path`, which may differ from the previous file: a program may replace itself by another.
     pub fn go_on(follow: &mut Option<Self>, path: &Path, others: usize) -> Result<(), Failure> {
         if follow.as_ref().is_none_or(|follow| follow.path != path) {
-            // It may have ended just now.
+            // The program may have ended just now.
             let Ok(new) = Self::new(path) else { return Ok(()) };
             *follow = Some(new);
         }

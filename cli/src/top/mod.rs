@@ -1,6 +1,6 @@
-//! `allotment top`: who holds the memory of a program while it runs.
+//! `allotment top`: shows who holds the memory of a program while it runs.
 //!
-//! A recording runs beside it, as `allotment record` does; `follow` reads what has come, and `screen` draws it.
+//! `allotment record` runs in another process; `follow` reads the recording so far, and `screen` draws it.
 
 mod follow;
 mod screen;
@@ -63,10 +63,10 @@ pub struct TopArgs {
     program: Vec<OsString>,
 }
 
-/// A recording in a process of its own.
+/// A recording in a separate process.
 struct Recorder {
     child: Child,
-    /// The file that it writes.
+    /// The file to which it writes the trace.
     output: PathBuf,
     /// The file that receives its messages.
     said: PathBuf,
@@ -97,7 +97,7 @@ impl Recorder {
     /// Prints the recording's messages and returns the program's status.
     fn finish(&self, status: ExitStatus, kept: bool) -> io::Result<u8> {
         let said = std::fs::read_to_string(&self.said)?;
-        // Without -o there is no trace to speak of.
+        // Without -o the user keeps no trace, so omit messages about it.
         let trace = format!("allotment: {}: ", self.output.display());
         for line in said.lines().filter(|line| kept || !line.starts_with(&trace)) {
             say!("{line}");
@@ -111,7 +111,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // It ends the program, if it has not ended.
+        // This also ends the program, if it still runs.
         if let (Ok(None), Some(process)) =
             (self.child.try_wait(), rustix::process::Pid::from_raw(self.child.id().cast_signed()))
         {
@@ -127,7 +127,7 @@ impl Drop for Recorder {
 /// A [`Failure`] with the message for the user.
 pub fn top(args: &TopArgs) -> Result<u8, Failure> {
     let stopped = Arc::new(AtomicBool::new(false));
-    // ^C goes to the recording as well, which ends the program.
+    // ^C also reaches the recording, which ends the program.
     signal_hook::flag::register(SIGINT, stopped.clone())?;
     let started = args.pid.map(Running::of_process).transpose()?.flatten();
     let is_there = args.recording.is_some() || started.is_some();

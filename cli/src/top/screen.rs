@@ -1,4 +1,4 @@
-//! Draws the memory of a program: in place on a terminal, elsewhere one text below the other.
+//! Draws the memory of a program: in place on a terminal, elsewhere as consecutive text.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use crate::profile::Measure;
 /// Rows of the chart.
 const ROWS: usize = 5;
 
-/// The eighths of a row, from below.
+/// The eighths of a row, from the bottom.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The number of moments that the chart shows.
+/// Largest number of moments that the chart shows.
 const MOMENTS: usize = 500;
 
 /// The screen and the moments it shows.
@@ -25,7 +25,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Creates a screen with this many lines of the program.
+    /// Creates a screen with at most `lines` lines of the program.
     pub fn new(terminal: bool, lines: usize, by: Measure) -> Self {
         Self { terminal, lines, by, live: VecDeque::new(), opened: false }
     }
@@ -47,7 +47,7 @@ impl Screen {
             writeln!(out, "{}\n", lines.join("\n"))?;
             return out.flush();
         }
-        // The other screen, without a cursor: what was there comes back at the end.
+        // Use the alternate screen, without a cursor, so that the old contents return at the end.
         let open = if std::mem::replace(&mut self.opened, true) { "" } else { "\x1b[?1049h\x1b[?25l" };
         let end = "\x1b[K";
         write!(out, "{open}\x1b[H{}{end}\x1b[J", lines.join(&format!("{end}\r\n")))?;
@@ -99,7 +99,7 @@ impl Screen {
     }
 }
 
-/// Draws the last figures, as many as fit, from 0 to the largest of them.
+/// Draws as many of the last figures as fit, on a scale from 0 to the largest.
 fn chart(figures: &VecDeque<u64>, width: usize) -> Vec<String> {
     let shown: Vec<u64> = figures.iter().rev().take(width).rev().copied().collect();
     let most = shown.iter().copied().max().unwrap_or(0).max(1);

@@ -1,8 +1,8 @@
-//! Nearly perfect packings: what is missing is put in, and then they are perfect.
+//! Nearly perfect packings: adds the missing buffers to make them perfect.
 //!
-//! Where a buffer is missing from a perfect packing, the load falls by its size when it should start, and rises by as much when it should end.
-//! So buffers can be made of the steps of the load that complete it, and `perfect` places all of them. Where two steps come at one
-//! moment, or two sizes are equal, that is a guess, and others are tried.
+//! If a buffer is missing from a perfect packing, the load falls by its size when it should start, and rises by as much when it should
+//! end. So the steps of the load give buffers that complete the packing, and `perfect` places all of them. If two steps fall on one
+//! moment, or two sizes are equal, these buffers are a guess, and others are tried.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::bounds::load_changes;
 use crate::deadline::Deadline;
 use crate::model::{Buffer, Instance};
 
-/// The number of times that other buffers are tried.
+/// Number of guesses tried.
 const TRIES: u64 = 64;
 
-/// Places a plain instance in `capacity` bytes if buffers are found that complete it to a perfect packing; `None` if they are not, or
+/// Places a plain instance in `capacity` bytes if it finds buffers that complete it to a perfect packing; `None` if it finds none, or
 /// `deadline` passes. O(tries · n · live) expected.
 pub fn pack(instance: &Instance, capacity: u64, deadline: &Deadline) -> Option<Vec<u64>> {
     let changes = load_changes(instance).into_iter();
@@ -28,7 +28,7 @@ pub fn pack(instance: &Instance, capacity: u64, deadline: &Deadline) -> Option<V
             break;
         }
         let fillers = fillers(&steps, end, &mut fastrand::Rng::with_seed(seed), seed == 0)?;
-        // More of them than buffers are no guess but noise.
+        // Too many fillers are noise rather than missing buffers.
         if fillers.len() > instance.len() / 2 + 8 {
             return None;
         }
@@ -41,7 +41,7 @@ pub fn pack(instance: &Instance, capacity: u64, deadline: &Deadline) -> Option<V
     None
 }
 
-/// Makes buffers that together fill what each step adds to the free memory; `None` if less than nothing is free.
+/// Makes buffers that together fill the free memory after each step; `None` if it would be negative.
 fn fillers(
     steps: &BTreeMap<i64, i128>,
     end: i64,
@@ -52,11 +52,11 @@ fn fillers(
     for (&time, &step) in steps.range(..end).filter(|(_, step)| **step < 0) {
         falls.entry(-step).or_default().push(time);
     }
-    // Sizes and starts of what has not ended.
+    // Sizes and starts of fillers that have not ended.
     let mut open: Vec<(i128, i64)> = Vec::new();
     let mut made = Vec::new();
     for (&time, &step) in steps.range(..end).filter(|(_, step)| **step != 0) {
-        // True if as much falls at once later.
+        // Whether the free memory falls by this size at a later step.
         let ends_later =
             |size: i128| falls.get(&size).and_then(|times| times.last()).is_some_and(|&last| last > time);
         let mut likely = || sure || random.u8(..8) > 0;
@@ -69,7 +69,7 @@ fn fillers(
                 (a + 1..open.len()).find(other).map(|b| (a, b))
             })
         };
-        // Two that start together and end apart.
+        // Two fillers that start together and end apart.
         let parts = || {
             falls
                 .keys()
@@ -79,7 +79,7 @@ fn fillers(
         if let Some(one) = equal.filter(|_| likely()) {
             closed.push(one);
         } else if step > 0 && ends_later(step) && likely() {
-            // One starts.
+            // One filler starts.
         } else if let Some(size) = parts().filter(|_| step > 0 && likely()) {
             open.push((size, time));
             rest -= size;
@@ -88,7 +88,7 @@ fn fillers(
         } else if let Some(one) = turned.filter(|_| likely()) {
             closed.push(one);
         } else if step < 0 {
-            // The smallest that is large enough, or as many of the latest as it takes.
+            // End the smallest filler that is large enough, or as many of the latest as needed.
             let enough = (0..open.len()).filter(|&n| open[n].0 >= -step).min_by_key(|&n| open[n].0);
             match enough {
                 Some(one) => closed.push(one),
@@ -125,7 +125,7 @@ mod tests {
     use crate::generate::{mosaic_packing, perfect_packing, pinwheel_packing};
     use crate::validate::validate;
 
-    /// Perfect packings of which three in a hundred buffers are missing.
+    /// Perfect packings without three in a hundred of their buffers.
     #[test]
     fn what_is_missing_is_found() {
         let mut packed = [0; 3];

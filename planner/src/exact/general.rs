@@ -1,10 +1,10 @@
 //! Exact search for instances whose buffers are not plain rectangles: gaps in lifetimes, fixed offsets, shared places.
 //!
-//! Buffers that share a place are placed together, as a group: any that may share, two by two where they meet, can be one. In some best
-//! plan every group lies on the ground or on another's end, and in order of their offsets each one lies at the lowest place left to it by
-//! those before. So it is enough to try all orders of all groups in which offsets do not fall, each at the lowest free place that is no
-//! lower than the last one's; a single buffer is a group too. Meant for tens of buffers. Windows (parts of a buffer that stay in use in a
-//! gap) can interlock so that no such order exists; with them a failure proves nothing.
+//! Buffers that share a place are placed together, as a group; any buffers that may share, pair by pair where they meet, can form a
+//! group, and a single buffer is a group too. In some best plan every group lies at offset 0 or on the end of another, and in order of
+//! offsets each lies at the lowest place left by those before it. So it is enough to try all orders of all groups in which offsets do not
+//! fall, each group at the lowest free place no lower than the last group's. Meant for tens of buffers. Windows (parts of a buffer that
+//! stay in use in a gap) can interlock so that no such order exists; with windows, a failure proves nothing.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,11 +18,11 @@ use crate::model::Instance;
 /// Buffers that lie at one offset, ascending.
 struct Group {
     members: Vec<usize>,
-    /// The least common multiple of their alignments, or more than any offset.
+    /// The least common multiple of their alignments; 2^63, more than any offset, if it is larger.
     align: u128,
 }
 
-/// The most groups that are tried; with more, a failure proves nothing.
+/// Largest number of groups of several buffers; with more, a failure proves nothing.
 const GROUPS: usize = 4000;
 
 struct State<'a> {
@@ -31,7 +31,7 @@ struct State<'a> {
     capacity: u64,
     offsets: Vec<u64>,
     placed: Vec<bool>,
-    /// Single buffers by their numbers, then those that can share a place.
+    /// Single buffers by number, then groups that can share a place.
     groups: Vec<Group>,
     nodes: u64,
     limits: &'a Limits<'a>,
@@ -39,7 +39,7 @@ struct State<'a> {
     proves: bool,
 }
 
-/// Returns the work of a node with this many buffers left, in elementary steps.
+/// Returns the work of a node with `left` buffers left, in elementary steps.
 fn buffers_in(left: usize) -> usize {
     64 * left + 64
 }
@@ -84,7 +84,7 @@ pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits:
     }
 }
 
-/// Lists the single buffers, and the groups of several, up to [`GROUPS`] of them.
+/// Lists the single buffers, and up to [`GROUPS`] groups of several.
 fn groups(instance: &Instance, conflicts: &Conflicts) -> Vec<Group> {
     let buffers = instance.buffers();
     let meet = |a: usize, b: usize| {
@@ -107,7 +107,7 @@ fn groups(instance: &Instance, conflicts: &Conflicts) -> Vec<Group> {
     while next < lists.len() && known.len() < GROUPS {
         let list = lists[next].clone();
         next += 1;
-        // Only buffers that may share are left to look at, so that a group of plain buffers costs nothing.
+        // Visit only buffers that may share, so that plain buffers cost nothing.
         for &partner in list.iter().flat_map(|&n| &partners[n]) {
             let fits = |&n: &usize| n != partner && (instance.may_share(n, partner) || !meet(n, partner));
             if list.iter().all(fits) {
@@ -139,7 +139,7 @@ impl State<'_> {
         if left == 0 {
             return Some(true);
         }
-        // The lowest place of each; a buffer without one makes the node fail.
+        // The lowest place of each group; the node fails if a single buffer has none.
         let buffers = self.instance.buffers();
         let mut choices = Vec::with_capacity(left);
         let mut first_top = u64::MAX;
@@ -153,7 +153,7 @@ impl State<'_> {
             match (fits, group.members.len()) {
                 (false, 1) => return Some(false),
                 (false, _) => continue,
-                // It need not share, so it could be placed first.
+                // A single buffer need not share, so it could be placed first.
                 (true, 1) => first_top = first_top.min(offset + size.max(1)),
                 (true, _) => {}
             }
@@ -161,7 +161,7 @@ impl State<'_> {
         }
         choices.sort_unstable();
         for (offset, k) in choices {
-            // Whatever starts above the lowest possible top could wait for that buffer.
+            // A group above the lowest possible top can wait for the buffer with that top.
             if offset >= first_top {
                 break;
             }
@@ -182,7 +182,7 @@ impl State<'_> {
         Some(false)
     }
 
-    /// Returns the lowest free offset of a group that is at least `from`; `None` if there is no time left.
+    /// Returns the lowest free offset of a group at or above `from`; `None` if no time is left.
     fn lowest(&self, group: &Group, from: u64) -> Option<u64> {
         let members = &group.members;
         let work: usize = members.iter().map(|&n| self.conflicts.work(self.instance, n) + 1).sum();
@@ -190,7 +190,7 @@ impl State<'_> {
             return None;
         }
         let mut forbidden = Vec::new();
-        // The places of fixed buffers that a member may share, and the part of `forbidden` that this lifts.
+        // The places of fixed buffers that a member may share, and the part of `forbidden` that sharing lifts.
         let mut shares = Vec::new();
         for &n in members {
             self.conflicts.each(n, |other| {

@@ -1,4 +1,4 @@
-//! Exact search.
+//! Exact searches.
 
 pub mod filled;
 pub mod general;
@@ -13,17 +13,17 @@ use crate::deadline::Deadline;
 pub enum Answer<T> {
     /// One offset for each buffer.
     Found(Vec<T>),
-    /// It was proved that there is none.
+    /// Proof that no plan exists.
     None,
-    /// The limits were reached, or no proof is possible.
+    /// The search reached its limits, or no proof is possible.
     Unknown,
 }
 
 /// The limits at which a search stops without an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
-    /// The number of nodes.
+    /// Largest number of nodes.
     pub nodes: u64,
-    /// The moment.
+    /// The deadline of the search.
     pub deadline: &'a Deadline,
 }

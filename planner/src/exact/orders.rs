@@ -1,13 +1,13 @@
-//! All orders of live buffers in which those that end together lie together.
+//! All orders of live buffers in which buffers that end together lie together.
 //!
 //! A PQ-tree (Booth and Lueker, *Testing for the consecutive ones property*, 1976), used as in the planarity test of Lempel, Even and
-//! Cederbaum (1967): whatever ends at a border is replaced by what starts there. Of each border it remembers the order of what
-//! ended, and whether later turns of the tree turn that order as well.
+//! Cederbaum (1967): the buffers that start at a border replace those that end there. For each border it remembers the order of the ended
+//! buffers, and whether later turns of the tree turn that order as well.
 
-/// The greatest depth of a tree; the search gives up deeper ones, because it walks trees recursively.
+/// Greatest depth of a tree; the search abandons deeper trees, because it walks them recursively.
 const DEEPEST: usize = 400;
 
-/// The order at a border, as part of a row: turned when the row is turned.
+/// The order at a border, as part of a row: it turns with the row.
 #[derive(Clone, Debug)]
 struct Mark {
     border: u32,
@@ -37,7 +37,7 @@ enum Node {
     Row(Vec<Slot>),
 }
 
-/// Says which of the buffers of a node end.
+/// Whether none, some or all of a node's buffers end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Empty,
@@ -76,7 +76,7 @@ impl Node {
         }
     }
 
-    /// Lays a node out in a row with all that ends at its end; `None` if that is impossible.
+    /// Lays a node out in a row, with the ending buffers last; `None` if that is impossible.
     fn line(self, ends: &[bool]) -> Option<Split> {
         let (mut stay, mut end) = (Vec::new(), Vec::new());
         match self {
@@ -110,7 +110,7 @@ impl Node {
                     turn(&mut slots);
                     known.reverse();
                 }
-                // First what stays, at most one of both kinds, then what ends.
+                // First the children that stay, then at most one that ends in part, then those that end.
                 let ascending =
                     known.windows(2).all(|pair| pair[0] == State::Empty || pair[1] == State::Full);
                 if !ascending {
@@ -152,25 +152,25 @@ impl Change<'_> {
     }
 }
 
-/// All orders of the live buffers, and the order of what ended at each border so far.
+/// All orders of the live buffers, and the order of the buffers that ended at each border so far.
 #[derive(Clone, Debug)]
 pub(super) struct Orders {
     root: Node,
     /// The buffers that ended at each border.
     lists: Vec<Vec<u32>>,
-    /// The later border at which the order of an earlier one ended, and whether it lay turned in it.
+    /// For each border, the later border at which its order ended, and whether it was turned there.
     ties: Vec<Option<(u32, bool)>>,
 }
 
 impl Orders {
-    /// Returns any order of `starts`, at least one buffer.
+    /// Returns all orders of `starts`, at least one buffer.
     pub(super) fn new(starts: &[u32]) -> Self {
         let root = gather(starts.iter().map(|&n| Node::Leaf(n)).collect());
         Self { root, lists: Vec::new(), ties: Vec::new() }
     }
 
-    /// Replaces the buffers for which `ends` is true by `starts`, of which there is at least one. False if those that end cannot lie
-    /// together: then the orders are of no more use. O(live buffers · depth).
+    /// Replaces the buffers for which `ends` is true by `starts`, at least one buffer. Returns false, and leaves the orders unusable, if
+    /// the ending buffers cannot lie together. O(live buffers · depth).
     pub(super) fn replace(&mut self, ends: &[bool], starts: &[u32]) -> bool {
         let border = self.lists.len() as u32;
         let root = std::mem::replace(&mut self.root, Node::Any(Vec::new()));
@@ -182,7 +182,7 @@ impl Orders {
         true
     }
 
-    /// Ends everything that is live; returns what ended at each border, in its order.
+    /// Ends all live buffers; returns the buffers that ended at each border, in order.
     pub(super) fn finish(mut self) -> Vec<Vec<u32>> {
         let border = self.lists.len() as u32;
         let root = std::mem::replace(&mut self.root, Node::Any(Vec::new()));
@@ -199,7 +199,7 @@ impl Orders {
         self.lists
     }
 
-    /// Remembers the order of what ends.
+    /// Records the order of the buffers that end.
     fn end(&mut self, border: u32, run: Vec<Slot>) {
         let mut list = Vec::new();
         self.ties.push(None);
@@ -221,7 +221,7 @@ impl Orders {
         self.lists.push(list);
     }
 
-    /// Makes all buffers that end lie together in `node`, which holds them all, and replaces them.
+    /// Brings all ending buffers together in `node`, which holds them all, and replaces them.
     fn reduce(&mut self, node: Node, change: &Change, depth: usize) -> Option<Node> {
         if depth > DEEPEST {
             return None;
@@ -311,7 +311,7 @@ impl Orders {
         }
     }
 
-    /// Ends `run`, and puts what starts in its place between `row` and `above`.
+    /// Ends `run`, and puts the starting buffers in its place between `row` and `above`.
     fn row(&mut self, change: &Change, row: &mut Vec<Slot>, run: Vec<Slot>, above: Vec<Slot>) {
         self.end(change.border, run);
         row.push(Slot { node: change.started(), marks: vec![Mark { border: change.border, turned: false }] });
@@ -319,7 +319,7 @@ impl Orders {
     }
 }
 
-/// Returns the only child of which anything ends, if only a part of it does.
+/// Returns the only child with ending buffers, if it ends only in part.
 fn lone(states: &[State]) -> Option<usize> {
     let mut touched = (0..states.len()).filter(|&n| states[n] != State::Empty);
     let first = touched.next()?;

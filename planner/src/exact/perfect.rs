@@ -1,10 +1,9 @@
-//! Perfect packings: instances of which every byte is in use at all times, solved without a search.
+//! Perfect packings: instances in which every byte is in use at all times, solved without a search.
 //!
-//! What ends at a moment leaves exactly the room that what starts then fills. So moments are the vertices of a planar graph and buffers
-//! its edges, and the live buffers can be stacked in an order exactly if those that end together lie together. `Orders` keeps all such
-//! orders while time passes; at the end any one of them is taken, and offsets follow backwards in time. Sizes matter only where several
-//! places change at one moment: there, ending and starting buffers are matched by equal sums. That is a guess: sums may also be equal by
-//! chance.
+//! The buffers that end at a moment leave exactly the room for those that start then. So moments are the vertices of a planar graph and
+//! buffers its edges, and an order of the live buffers is possible exactly if buffers that end together lie together. `Orders` keeps all
+//! such orders while time passes; at the end any of them gives the offsets, backwards in time. Sizes matter only if several places change
+//! at one moment: then ending and starting buffers are matched by equal sums. That is a guess, since sums may also be equal by chance.
 
 use super::orders::Orders;
 use crate::deadline::{Deadline, Watch};
@@ -17,13 +16,13 @@ struct Border {
     starts: Vec<u32>,
 }
 
-/// A way to divide a moment into places that change: what ends and what starts at each.
+/// A way to divide a moment into places that change: the buffers that end and start at each.
 type Division = Vec<(Vec<u32>, Vec<u32>)>;
 
-/// The average number of passes over the borders, if divisions turn out wrong.
+/// Largest number of passes over the borders, on average, if divisions turn out wrong.
 const ROUNDS: usize = 20;
 
-/// Places a plain instance of which every byte is in use at all times; `None` if it is not one, no order was found, or `deadline`
+/// Places a plain instance in which every byte is in use at all times; `None` if some bytes are unused, no order was found, or `deadline`
 /// passes. O(n · live) expected.
 pub fn pack(instance: &Instance, deadline: &Deadline) -> Option<Vec<u64>> {
     let watch = &mut Watch::new(deadline);
@@ -32,11 +31,11 @@ pub fn pack(instance: &Instance, deadline: &Deadline) -> Option<Vec<u64>> {
     }
     let borders = borders(instance, watch)?;
     let offsets = stack(instance, &borders, watch)?;
-    // Alignments were not looked at, so the plan is checked like any other.
+    // The stacking ignores alignments, so check the plan like any other.
     (check(instance.buffers(), &offsets, None, deadline) == Ok(true)).then_some(offsets)
 }
 
-/// Returns the moments in ascending order; `None` unless the same bytes end as start at each but the first and last.
+/// Returns the moments in ascending order; `None` unless as many bytes end as start at each inner moment.
 fn borders(instance: &Instance, watch: &mut Watch) -> Option<Vec<Border>> {
     let buffers = instance.buffers();
     let real = |&n: &usize| buffers[n].is_ever_live();
@@ -61,16 +60,17 @@ fn borders(instance: &Instance, watch: &mut Watch) -> Option<Vec<Border>> {
     inner.iter().all(|border| bytes(&border.ends) == bytes(&border.starts)).then_some(borders)
 }
 
-/// A moment that can be divided in several ways, and what was known before it.
+/// A moment that can be divided in several ways, and the state before it.
 struct Choice {
     border: usize,
     orders: Orders,
     started: usize,
-    /// The ways that are left, the next one last.
+    /// The ways left, the next last.
     ways: Vec<Division>,
 }
 
-/// Finds orders and offsets: goes through the moments, and back to the last one that can be divided otherwise where it finds no order.
+/// Finds orders and offsets: goes through the moments, and if there is no order, back to the last moment that can be divided in another
+/// way.
 fn stack(instance: &Instance, borders: &[Border], watch: &mut Watch) -> Option<Vec<u64>> {
     let buffers = instance.buffers();
     let (first, inner) = borders.split_first()?;
@@ -82,13 +82,13 @@ fn stack(instance: &Instance, borders: &[Border], watch: &mut Watch) -> Option<V
     }));
     let mut orders = Orders::new(&first.starts);
     let mut ending = vec![false; buffers.len()];
-    // The buffers that start at each border of `orders`, which has several borders for a moment that was divided.
+    // The buffers that start at each border of `orders`, which has several borders for a divided moment.
     let mut started: Vec<Vec<u32>> = Vec::new();
     let mut choices: Vec<Choice> = Vec::new();
     let mut at = 0;
     let mut left = ROUNDS * inner.len();
     while at < inner.len() {
-        // Most trees have about two nodes for each live buffer, and are gone through a few times.
+        // Most trees have about two nodes per live buffer, and are visited a few times.
         if left == 0 || watch.passed(40 * live[at] + 200) {
             return None;
         }
@@ -110,7 +110,7 @@ fn stack(instance: &Instance, borders: &[Border], watch: &mut Watch) -> Option<V
             if fits {
                 break;
             }
-            // Back to the last moment with another way.
+            // Go back to the last moment with another way.
             let choice = choices.last_mut()?;
             way = choice.ways.pop();
             at = choice.border;
@@ -125,7 +125,7 @@ fn stack(instance: &Instance, borders: &[Border], watch: &mut Watch) -> Option<V
     }
     let lists = orders.finish();
     let mut offsets = vec![0_u64; buffers.len()];
-    // Backwards: what starts at a border is already placed, and what ends there lies in the same bytes.
+    // Go backwards: buffers that start at a border are already placed, and buffers that end there lie in the same bytes.
     for (border, list) in lists.iter().enumerate().rev() {
         let starts = started.get(border).map_or(&[][..], Vec::as_slice);
         let mut offset = starts.iter().map(|&n| offsets[n as usize]).min().unwrap_or(0);
@@ -137,20 +137,20 @@ fn stack(instance: &Instance, borders: &[Border], watch: &mut Watch) -> Option<V
     Some(offsets)
 }
 
-/// The most buffers of a moment that is divided: two to this power subsets are looked through.
+/// Largest number of buffers at a moment that is divided; up to two to this power subsets are tried.
 const SUBSETS: usize = 16;
 
-/// The most ways to divide a moment.
+/// Largest number of ways to divide a moment.
 const WAYS: usize = 24;
 
-/// Returns the ways to divide a moment so that the same bytes end as start at each place, the likeliest last.
+/// Returns the ways to divide a moment so that as many bytes end as start at each place, the likeliest last.
 fn divisions(instance: &Instance, border: &Border, watch: &mut Watch) -> Vec<Division> {
     let mut ways = Vec::new();
     let count = border.ends.len() + border.starts.len();
     if border.ends.len() > 1 && border.starts.len() > 1 && count <= SUBSETS && !watch.passed(20 << count) {
         divide(instance, (&border.ends, &border.starts), &mut Vec::new(), &mut ways);
     }
-    // Sums are seldom equal by chance where there are few and the bytes are many: then the finest is right.
+    // With few buffers and many bytes, sums are seldom equal by chance, so the finest division is likeliest.
     ways.sort_by_key(Division::len);
     let bytes: u64 = border.ends.iter().map(|&n| instance.buffers()[n as usize].size).sum();
     let whole = vec![(border.ends.clone(), border.starts.clone())];
@@ -174,7 +174,7 @@ fn divide(
         chosen.map(|(_, &n)| instance.buffers()[n as usize].size).sum()
     };
     let all = |list: &[u32]| (1_u32 << list.len()) - 1;
-    // The first that ends is in the first place.
+    // Put the first ending buffer in the first place.
     for ended in (1..all(ends)).step_by(2) {
         let bytes = sum(ends, ended);
         for begun in (1..all(starts)).filter(|&mask| sum(starts, mask) == bytes) {
@@ -190,7 +190,7 @@ fn divide(
     }
 }
 
-/// Returns the chosen ones of a list, and the others.
+/// Returns the chosen buffers of a list, and the others.
 fn split(list: &[u32], mask: u32) -> (Vec<u32>, Vec<u32>) {
     let (chosen, others): (Vec<_>, Vec<_>) = list.iter().enumerate().partition(|&(k, _)| mask >> k & 1 == 1);
     let buffers = |list: Vec<(usize, &u32)>| list.into_iter().map(|(_, &n)| n).collect();

@@ -1,15 +1,15 @@
-//! The plan that an allocator at run time would make: in one sweep over time, each buffer in the smallest free block that holds it.
+//! Plans as an allocator at run time would: in one sweep over time, each buffer goes to the smallest free block that holds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::Instance;
 
-/// The free blocks above the base, by place and by length.
+/// The free blocks above the base, by offset and by length.
 struct Free {
     /// Length by first byte.
     blocks: BTreeMap<u64, u64>,
     lengths: BTreeSet<(u64, u64)>,
-    /// All from here on is free.
+    /// Everything from here on is free.
     top: u64,
 }
 
@@ -26,7 +26,7 @@ impl Free {
         self.lengths.remove(&(length, at));
     }
 
-    /// Returns the smallest block that holds `size` bytes wherever in it they begin, or the top.
+    /// Allocates from the smallest block that holds `size` bytes at any alignment of its start, or from the top; returns the offset.
     fn allocate(&mut self, size: u64, align: u64) -> u64 {
         let (start, length) = match self.lengths.range((size + align - 1, 0)..).next() {
             Some(&(length, at)) => {
@@ -65,13 +65,13 @@ impl Free {
     }
 }
 
-/// Plans like an allocator with best fit, from `base` upwards: a plan for what there is no time to search. Gaps are used by no other, and
-/// nothing is shared. Also returns the most bytes that are live at once. O(n log n).
+/// Plans like a best-fit allocator, from `base` upwards, for instances too large to search in time. Uses no gaps and shares nothing. Also
+/// returns the largest number of bytes live at once. O(n log n).
 pub(crate) fn allocated(base: u64, instance: &Instance) -> (Vec<u64>, u64) {
     let buffers = instance.buffers();
     let mut events: Vec<(i64, bool, usize)> = Vec::with_capacity(2 * buffers.len());
     for (n, buffer) in buffers.iter().enumerate().filter(|(_, buffer)| buffer.fixed.is_none()) {
-        // A buffer that is never live takes no place.
+        // A buffer that is never live needs no place.
         if buffer.is_ever_live() {
             events.extend([(buffer.start, true, n), (buffer.end, false, n)]);
         }
@@ -110,7 +110,7 @@ mod tests {
             let peak = instance.peak(&offsets);
             let load = crate::bounds::lower_bound(&instance).bytes;
             assert!(peak < 2 * load && most == load, "{peak} {load} {most}");
-            // With alignments, of any kind.
+            // With any alignments.
             let aligned = instance.buffers().iter().enumerate();
             let aligned = aligned.map(|(n, b)| Buffer { align: [1, 3, 16, 24, 64][n % 5], ..b.clone() });
             let instance = Instance::new(aligned.collect()).unwrap();

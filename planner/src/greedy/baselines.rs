@@ -16,7 +16,7 @@ pub enum Baseline {
     TvmBySize,
     /// TVM's planner, greedy by conflicts: by decreasing number of conflicts, then by size, first fit.
     TvmByConflicts,
-    /// By decreasing size, the later of equal ones first, best fit.
+    /// By decreasing size, later buffers first among equals, best fit.
     SizeBestFit,
     /// First fit in the order of starts, like an allocator at run time.
     FirstFitByBirth,
@@ -25,7 +25,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// All baselines, those that are often good first, and the first of them unlike each other.
+    /// All baselines, the often good ones first, and the first few unlike each other.
     pub const ALL: [Self; 7] = [
         Self::TvmBySize,
         Self::FirstFitByDuration,
@@ -50,7 +50,7 @@ impl Baseline {
     }
 }
 
-/// Plans by `rule`.
+/// Plans the buffers by `rule`.
 pub fn baseline(instance: &Instance, conflicts: &Conflicts, rule: Baseline) -> Vec<u64> {
     let (order, fit) = baseline_order(instance, conflicts, rule);
     place(instance, conflicts, &order, fit)
@@ -79,7 +79,7 @@ pub(crate) fn baseline_order(
         Baseline::FirstFitByBirth => order.sort_by_key(|&n| buffers[n].start),
         Baseline::FirstFitByDuration => order.sort_by_key(|&n| Reverse(buffers[n].steps())),
     }
-    // Fixed buffers cannot give way, so they go first.
+    // Fixed buffers cannot move, so they go first.
     order.sort_by_key(|&n| buffers[n].fixed.is_none());
     let best = matches!(rule, Baseline::TfLite | Baseline::SizeBestFit);
     (order, if best { Fit::Best } else { Fit::First })

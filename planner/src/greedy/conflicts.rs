@@ -3,27 +3,27 @@
 use crate::deadline::{Deadline, Watch};
 use crate::model::{Instance, meetings};
 
-/// For each buffer, the others that are live at the same time at any moment.
+/// For each buffer, the others that are ever live together with it.
 ///
-/// The buffers stand in the order of their starts. Those that start while one is live then stand in a row behind it, so only those that are
-/// live when it starts are listed, or, of many, found by their ends.
+/// The buffers are sorted by start, so the buffers that start while another is live directly follow it. Only the buffers live at its
+/// start are listed or, if there are too many, found by their ends.
 #[derive(Clone, Debug, Default)]
 pub struct Conflicts {
     /// The buffers that are ever live, by memory and start.
     by_start: Vec<u32>,
-    /// For each buffer its place in that row, and the place after the last one that starts while it is live.
+    /// For each buffer, its row in `by_start`, and the row after the last buffer that starts while it is live.
     rows: Vec<(u32, u32)>,
-    /// For each buffer the number of those that are live when it starts.
+    /// For each buffer, the number of buffers live when it starts.
     before: Vec<u32>,
     earlier: Earlier,
 }
 
-/// The buffers that are live when another starts.
+/// The buffers live when another starts.
 #[derive(Clone, Debug)]
 enum Earlier {
-    /// Listed one after the other; and where each row's list ends.
+    /// The lists of all rows, one after the other, and the end of each row's list.
     Listed(Vec<u32>, Vec<usize>),
-    /// A tree of the latest ends over the rows, with a power of two of leaves, and the moments that are asked for: the starts of the buffers.
+    /// A tree of the latest ends over the rows, with a power of two of leaves, and the start of each row's buffer.
     Ends(Vec<i64>, Vec<i64>),
 }
 
@@ -33,7 +33,7 @@ impl Default for Earlier {
     }
 }
 
-/// Pairs up to this number are listed: 400 MB.
+/// Largest number of pairs that are listed: 400 MB.
 pub(crate) const LISTED: u64 = 100_000_000;
 
 impl Conflicts {
@@ -55,7 +55,7 @@ impl Conflicts {
         pairs
     }
 
-    /// Finds all pairs. O(n log n + pairs) time, 4 bytes for each pair of up to 100 million; the pairs of more are found when they are asked for.
+    /// Finds all pairs. O(n log n + pairs) time, 4 bytes per pair for up to 100 million pairs; beyond that, pairs are found on demand.
     pub fn new(instance: &Instance) -> Self {
         Self::within(instance, &Deadline::never()).unwrap_or_default()
     }
@@ -76,7 +76,7 @@ impl Conflicts {
         let mut list = (Self::count(instance) <= listed).then(Vec::new);
         let mut ends = Vec::with_capacity(by_start.len());
         let (mut rows, mut before) = (vec![(0, 0); buffers.len()], vec![0; buffers.len()]);
-        // Each with its end.
+        // The live buffers with their ends.
         let mut live: Vec<(i64, u32)> = Vec::new();
         for (row, &n) in by_start.iter().enumerate() {
             if watch.passed(4 * live.len() + 40) {
@@ -135,7 +135,7 @@ impl Conflicts {
                 list[from..ends[row]].iter().for_each(|&other| f(other as usize));
             }
             Earlier::Ends(tree, starts) => {
-                // From right to left, until all of them are found: so none of another memory is.
+                // Search from right to left until all are found, so that no buffer of another memory is.
                 let (mut left, mut stack) = (self.before[n], vec![(1, 0, tree.len() / 2)]);
                 while let Some((node, from, size)) = stack.pop().filter(|_| left > 0) {
                     if from >= row || tree[node] <= starts[row] {
@@ -153,7 +153,7 @@ impl Conflicts {
         }
     }
 
-    /// Adds the open intervals of offsets that `n` may not have because `other` lies at `offset`.
+    /// Adds the open intervals of offsets that are forbidden for `n` because `other` lies at `offset`.
     pub fn forbidden(
         &self,
         instance: &Instance,
@@ -163,7 +163,7 @@ impl Conflicts {
         forbidden: &mut Vec<(i64, i64)>,
     ) {
         let (a, b) = (&instance.buffers()[n], &instance.buffers()[other]);
-        // All buffers in a row fit 63 bits.
+        // All buffers end to end fit in 63 bits.
         let offset = offset as i64;
         if a.gaps.is_empty() && b.gaps.is_empty() {
             forbidden.push((offset - a.size as i64, offset + b.size as i64));
@@ -191,7 +191,7 @@ mod tests {
     use crate::generate::random;
     use crate::model::Buffer;
 
-    /// Listed or not, in two memories: the pairs that are live together.
+    /// Finds the pairs that are live together, listed or not, in two memories.
     #[test]
     fn all_pairs_are_found_either_way() {
         for seed in 0..20 {

@@ -12,7 +12,7 @@ use crate::sections::Sections;
 /// The rule for the first buffer in a valley.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefer {
-    /// At the valley's left end, the longest lifetime.
+    /// The longest lifetime at the valley's left end.
     Leftmost,
     /// The longest lifetime anywhere in the valley.
     Longest,
@@ -26,24 +26,24 @@ struct Run {
     before: u32,
 }
 
-/// For each section the unplaced buffers that start there, and over the sections a tree that answers queries.
+/// For each section, the unplaced buffers that start there, and trees over the sections that answer queries.
 ///
 /// The buffers lie in one array, by section and then by end, size and number. Links in both directions skip buffers that
 /// are already placed; they are shortened as they are followed (Tarjan, *Efficiency of a good but not linear set union
 /// algorithm*, 1975).
 struct Unplaced {
-    /// The first slot of each section, and the number of slots.
+    /// The first slot of each section, then the number of slots.
     begin: Vec<u32>,
     /// The buffer of each slot, and the section after its last.
     buffer: Vec<u32>,
     end: Vec<u32>,
-    /// Of slot `k` at `k + 1`: the nearest unplaced one at or below it; 0 is none.
+    /// For slot `k`, at `k + 1`: one more than the nearest unplaced slot at or below it, or 0 if there is none.
     below: Vec<u32>,
-    /// Of slot `k` at `k`: the nearest unplaced one at or above it; the number of slots is none.
+    /// For slot `k`, at `k`: the nearest unplaced slot at or above it, or the number of slots if there is none.
     above: Vec<u32>,
-    /// A segment tree of the smallest end of each section.
+    /// A segment tree of the earliest end of the buffers that start in each section.
     earliest: Vec<u32>,
-    /// The same of the longest lifetime.
+    /// A segment tree of the longest lifetime of the buffers that start in each section.
     longest: Vec<u32>,
     leaves: usize,
 }
@@ -122,7 +122,7 @@ impl Unplaced {
         self.longest[n] = self.longest[2 * n].max(self.longest[2 * n + 1]);
     }
 
-    /// Removes the buffer of `slot`, which starts at `section`, because it was placed. O(log n).
+    /// Removes the placed buffer of `slot`, which starts at `section`. O(log n).
     fn remove(&mut self, section: u32, slot: u32) {
         self.below[slot as usize + 1] = slot;
         self.above[slot as usize] = slot + 1;
@@ -164,8 +164,8 @@ impl Unplaced {
         self.descend(2 * n, start, middle, lo, hi).or_else(|| self.descend(2 * n + 1, middle, end, lo, hi))
     }
 
-    /// Returns the first section and the slot of the longest lifetime within `lo..hi`. After a number of steps it stops and
-    /// returns the longest one found so far.
+    /// Returns the first section and the slot of the longest lifetime within `lo..hi`. After a number of steps it stops and returns the
+    /// longest lifetime so far.
     fn longest(&mut self, lo: u32, hi: u32) -> Option<(u32, u32)> {
         let mut heap = BinaryHeap::new();
         let mut best: Option<(u32, u32)> = None;
@@ -202,7 +202,7 @@ impl Unplaced {
 }
 
 impl Unplaced {
-    /// Returns the section and slot of the buffer that `prefer` takes in the valley `lo..hi`.
+    /// Returns the section and slot of the buffer that `prefer` chooses in the valley `lo..hi`.
     fn preferred(&mut self, prefer: Prefer, lo: u32, hi: u32) -> Option<(u32, u32)> {
         match prefer {
             Prefer::Leftmost => {
@@ -214,7 +214,7 @@ impl Unplaced {
     }
 }
 
-/// The unplaced buffers, by what they do to the alignment of what lies on them.
+/// The unplaced buffers, by their effect on the alignment of buffers above them.
 struct Classes {
     /// The buffers of the coarsest alignment; then the others, by their sizes' remainders in units.
     sets: Vec<Unplaced>,
@@ -226,7 +226,7 @@ struct Classes {
 /// The number of units in the coarsest alignment.
 const UNITS: u64 = 16;
 
-/// Buffers of several alignments are told apart in instances up to this size.
+/// Largest instance in which buffers of different alignments are distinguished.
 const TOLD_APART: usize = 500_000;
 
 impl Classes {
@@ -254,8 +254,8 @@ impl Classes {
 
     /// Returns the set, section and slot of the next buffer in the valley `lo..hi` at `height`.
     ///
-    /// What is coarsely aligned goes first where it needs no padding. Elsewhere buffers that bring the valley closer to its next place
-    /// go first, those that bring it closest before others.
+    /// Coarsely aligned buffers go first where they need no padding. Elsewhere, buffers that raise the valley towards the next aligned
+    /// height go first, the closest fit before others.
     fn choose(&mut self, prefer: Prefer, height: u64, lo: u32, hi: u32) -> Option<(usize, u32, u32)> {
         let found = |set: usize, found: Option<(u32, u32)>| found.map(|(first, slot)| (set, first, slot));
         if self.sets.len() == 1 || self.sets[0].first(lo, hi).is_some() {
@@ -289,11 +289,11 @@ impl Classes {
 pub struct Descent {
     /// The rule for the first buffer.
     pub prefer: Prefer,
-    /// True if time runs backwards.
+    /// Whether time runs backwards.
     pub mirror: bool,
-    /// True if padding between buffers of several alignments is filled where that is possible.
+    /// Whether padding between buffers of different alignments is filled where possible.
     pub aligned: bool,
-    /// The number of choices in 256 that take the second best, and the seed for these random choices.
+    /// The number of choices in 256 that take the second best, and the seed of these random choices.
     pub noise: Option<(u8, u64)>,
 }
 
@@ -302,8 +302,7 @@ pub fn descend(instance: &Instance, descent: Descent, deadline: &Deadline) -> Op
     descend_from(0, instance, descent, deadline)
 }
 
-/// Packs like [`descend`], with no buffer below `base` bytes. Everything that makes a buffer more than a rectangle is
-/// ignored.
+/// Packs like [`descend`], with no buffer below `base` bytes. Treats every buffer as a plain rectangle.
 pub(crate) fn descend_from(
     base: u64,
     instance: &Instance,
@@ -327,8 +326,8 @@ pub(crate) fn descend_from(
         return Some(offsets);
     }
     let mut classes = Classes::new(&sections, instance, aligned);
-    // Runs by their first section. Valleys do not affect each other, so they need not be visited in the order of their
-    // heights: going down to the next one makes better use of the cache.
+    // Runs by their first section. Valleys do not affect each other, so they need not be visited in the order of their heights: going
+    // down to the nearest valley uses the cache better.
     let mut runs = vec![Run { end: 0, height: 0, before: 0 }; count];
     runs[0] = Run { end: count as u32, height: base, before: u32::MAX };
     let mut start = 0_u32;

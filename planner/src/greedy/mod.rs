@@ -1,4 +1,4 @@
-//! Greedy placement: places one buffer after the other and never moves it again.
+//! Greedy placement: places the buffers one after the other and never moves them again.
 
 mod allocate;
 mod baselines;
@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
-/// The order in which buffers are placed; equal ones stay in the order of the input.
+/// The order in which buffers are placed; equal buffers stay in the order of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Largest first.
@@ -30,7 +30,7 @@ pub enum Order {
     Conflicts,
     /// In the order of their starts, as an allocator would see them.
     Start,
-    /// In the order of their ends, backwards.
+    /// Latest end first.
     End,
 }
 
@@ -39,7 +39,7 @@ impl Order {
     pub const ALL: [Self; 6] =
         [Self::Size, Self::Area, Self::Length, Self::Conflicts, Self::Start, Self::End];
 
-    /// Returns the number that buffer `n` is ranked by: the larger goes first.
+    /// Returns the number by which buffer `n` is ranked, larger numbers first.
     fn key(self, instance: &Instance, conflicts: &Conflicts, n: usize) -> f64 {
         let buffer = &instance.buffers()[n];
         let length = buffer.steps() as f64;
@@ -80,23 +80,23 @@ pub fn ordered(
             )
         })
         .collect();
-    // Fixed buffers cannot give way, so they go first.
+    // Fixed buffers cannot move, so they go first.
     keyed.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     keyed.sort_by_key(|&(_, n)| Reverse(instance.buffers()[n].fixed.is_some()));
     keyed.into_iter().map(|(_, n)| n).collect()
 }
 
-/// Places the buffers in the given order. O(conflicts · log) time.
+/// Places the buffers in the given order. O(conflicts · log conflicts) time.
 ///
-/// Gaps in lifetimes and places that may be shared are used. Fixed buffers lie at their offsets even if they overlap
-/// others that come before them in `order`, which the validator reports.
+/// It uses gaps in lifetimes and shareable places. Fixed buffers lie at their offsets even if they overlap buffers before them in
+/// `order`; the validator reports such overlaps.
 pub fn place(instance: &Instance, conflicts: &Conflicts, order: &[usize], fit: Fit) -> Vec<u64> {
     complete(instance, conflicts, &vec![None; instance.len()], order, (fit, u64::MAX), &Deadline::never())
         .expect("a deadline that never passes stops nothing")
 }
 
-/// Completes a plan: buffers with an offset in `partial` keep it, the others are placed as by [`place`]; `None` if one would end at `most`
-/// bytes or above, or `deadline` passes first.
+/// Completes a plan: buffers with an offset in `partial` keep it, the others are placed as by [`place`]; `None` if a buffer would end at
+/// or above `most` bytes, or `deadline` passes first.
 pub(crate) fn complete(
     instance: &Instance,
     conflicts: &Conflicts,
@@ -126,7 +126,7 @@ pub(crate) fn complete(
 pub(crate) struct Placer<'a> {
     instance: &'a Instance,
     conflicts: &'a Conflicts,
-    /// The sizes, in a row, if all are plain rectangles.
+    /// The sizes of all buffers, if all are plain rectangles.
     plain: Option<Vec<i64>>,
     forbidden: Vec<(i64, i64)>,
     shares: Vec<u64>,
@@ -139,7 +139,7 @@ impl<'a> Placer<'a> {
         Self { instance, conflicts, plain, forbidden: Vec::new(), shares: Vec::new() }
     }
 
-    /// Returns an offset for `n` among those that are `placed`; `None` if `watch` ends it.
+    /// Returns an offset for `n` among the buffers already `placed`; `None` if `watch` runs out.
     pub(crate) fn place(
         &mut self,
         n: usize,

@@ -1,14 +1,14 @@
-//! Large-neighbourhood search: takes some of a plan's buffers out and puts them back in another order.
+//! Large-neighbourhood search: removes some of a plan's buffers and places them again in another order.
 //!
-//! The buffers that are taken out lie around one that ends above the goal: those in its way, above some height or within
-//! some time, or a few at random (Shaw, *Using constraint programming and local search methods to solve vehicle routing
-//! problems*, 1998). The change is kept only if the excess over the goal, summed over all buffers, does not grow.
+//! The removed buffers surround a buffer that ends above the goal: those in its way that lie above some height or within some time, or a
+//! few at random (Shaw, *Using constraint programming and local search methods to solve vehicle routing problems*, 1998). The change is
+//! kept only if the excess over the goal, summed over all buffers, does not grow.
 
 use super::{Conflicts, Fit, Order, Placer};
 use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
-/// A search that lowers a plan's peak by taking buffers out and putting them back.
+/// A search that lowers a plan's peak by removing buffers and placing them again.
 pub struct Repair<'a> {
     instance: &'a Instance,
     conflicts: &'a Conflicts,
@@ -23,7 +23,7 @@ pub struct Repair<'a> {
     placer: Placer<'a>,
 }
 
-/// The most buffers that are taken out at once, and the most conflicts that they may have together.
+/// Largest number of buffers removed at once, and of conflicts that they may have in total.
 const MOST: usize = 400;
 const WORK: usize = 200_000;
 
@@ -50,7 +50,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Returns how many conflicts were looked at so far: a measure of the time used.
+    /// Returns the number of conflicts visited so far: a measure of the time used.
     pub fn work(&self) -> u64 {
         self.work
     }
@@ -68,9 +68,9 @@ impl<'a> Repair<'a> {
         (self.offsets[n] + self.instance.buffers()[n].size).saturating_sub(self.goal)
     }
 
-    /// Makes `steps` attempts; false if the goal is reached or `deadline` passes first.
+    /// Makes `steps` attempts; returns false if the goal is reached or `deadline` passes first.
     ///
-    /// An attempt takes O(n) to find who exceeds the goal, and O(d log d) for each buffer taken out with d conflicts.
+    /// An attempt takes O(n) to find the buffers above the goal, and O(d log d) for each removed buffer with d conflicts.
     pub fn run(&mut self, steps: u32, deadline: &Deadline) -> bool {
         for _ in 0..steps {
             // An attempt moves at most `MOST` buffers with `WORK` conflicts: a few milliseconds.
@@ -86,7 +86,7 @@ impl<'a> Repair<'a> {
         true
     }
 
-    /// Fills `freed` with the buffers around `worst` that are taken out.
+    /// Fills `freed` with the buffers around `worst` to remove.
     fn choose(&mut self, worst: usize) {
         let buffers = self.instance.buffers();
         self.freed.clear();
@@ -122,10 +122,10 @@ impl<'a> Repair<'a> {
         self.freed.truncate(count.min(MOST));
     }
 
-    /// Takes `freed` out and puts it back; undoes that if it got worse.
+    /// Removes the buffers in `freed` and places them again; restores them if the plan got worse.
     fn attempt(&mut self) {
         let freed = std::mem::take(&mut self.freed);
-        // Squares: one far above the goal is worse than two that share its excess.
+        // Squared, since one buffer far above the goal is worse than two that share its excess.
         let cost = |this: &Self| freed.iter().map(|&n| (this.over(n) as f64).powi(2)).sum::<f64>();
         let old = cost(self);
         self.before.clear();
@@ -149,7 +149,7 @@ impl<'a> Repair<'a> {
         for &n in freed {
             let key = match [Order::Size, Order::Length, Order::Area, Order::Conflicts].get(rule) {
                 Some(order) => order.key(self.instance, self.conflicts, n),
-                // As high as they lay, the lowest first.
+                // By their previous offsets, the lowest first.
                 None => 1.0 / (1.0 + self.offsets[n] as f64),
             };
             keyed.push((key * (1.0 + noise * (self.random.f64() - 0.5)), n));
@@ -161,7 +161,7 @@ impl<'a> Repair<'a> {
     fn put(&mut self, n: usize, fit: Fit) {
         self.work += self.conflicts.degree(n) as u64;
         let (offsets, out) = (&self.offsets, &self.out);
-        // `run` looks at the clock.
+        // Only `run` looks at the clock.
         let never = &Deadline::never();
         let place = self.placer.place(n, offsets, |other| !out[other], fit, &mut Watch::new(never));
         self.offsets[n] = place.unwrap_or(self.offsets[n]);

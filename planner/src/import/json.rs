@@ -1,4 +1,4 @@
-//! Operator graphs as JSON: the form for compilers that have no importer of their own.
+//! Operator graphs as JSON: the format for compilers without a dedicated importer.
 //!
 //! ```json
 //! {
@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! Operators stand in an order of execution. `kind` of a tensor is `input`, `constant`, `intermediate` (if it is left out), `output` or
-//! `state`; `sharing` is `none` (if it is left out), `view` or `in-place`; `cost` is the elements written if it is left out.
+//! Operators are listed in an order of execution. The `kind` of a tensor is `input`, `constant`, `intermediate` (the default), `output`
+//! or `state`; `sharing` is `none` (the default), `view` or `in-place`; `cost` is by default the number of elements written.
 
 use std::collections::HashMap;
 
@@ -27,13 +27,13 @@ use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
 /// Why a graph was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
-    /// The text is no JSON, or not of this form.
+    /// The text is not JSON of this form.
     #[error("the text is no graph: {0}")]
     Syntax(#[from] serde_json::Error),
-    /// Two tensors of one name.
+    /// Two tensors have the same name.
     #[error("the tensor `{0}` is listed twice")]
     Twice(String),
-    /// A tensor that is not listed.
+    /// An operator names a tensor that is not listed.
     #[error("operator `{op}` names the tensor `{tensor}`, which is not listed")]
     Missing {
         /// The operator.
@@ -41,7 +41,7 @@ pub enum JsonError {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor that is read before it is made, or never made.
+    /// A tensor is read before it is made, or never made.
     #[error("operator `{op}` reads `{tensor}`, which nothing before it makes")]
     Early {
         /// The operator.
@@ -49,7 +49,7 @@ pub enum JsonError {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor that two operators make, or that is given and made.
+    /// Two operators make a tensor, or an operator makes a given tensor.
     #[error("the tensor `{tensor}` is made twice, the second time by operator `{op}`")]
     Made {
         /// The operator.
@@ -84,7 +84,7 @@ pub(crate) struct JsonOp {
 /// Reads a graph.
 ///
 /// # Errors
-/// [`JsonError`] if the text is no JSON of this form, or an operator names a tensor that is not there.
+/// [`JsonError`] if the text is not JSON of this form, or an operator names a tensor that is not listed.
 pub fn read_json(bytes: &[u8]) -> Result<Graph, JsonError> {
     let JsonGraph { tensors, ops } = serde_json::from_slice(bytes)?;
     let mut numbers: HashMap<String, usize> = HashMap::with_capacity(tensors.len());
@@ -109,7 +109,7 @@ pub fn read_json(bytes: &[u8]) -> Result<Graph, JsonError> {
             return Err(JsonError::Early { op, tensor: graph.tensors[early].name.clone() });
         }
         for &n in &outputs {
-            // A state is written in every run.
+            // Operators may write a state, since it changes in every run.
             if std::mem::replace(&mut made[n], true)
                 && !matches!(graph.tensors[n].kind, Kind::State | Kind::Persistent)
             {

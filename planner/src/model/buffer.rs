@@ -1,20 +1,20 @@
 //! Buffers: sizes, lifetimes, and fixed places.
 
-/// A part of a buffer's lifetime in which it needs less than all of its bytes.
+/// A part of a buffer's lifetime in which it does not need all of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// First time step of the gap.
     pub start: i64,
-    /// The time step after its last.
+    /// The time step after the gap's last.
     pub end: i64,
-    /// The bytes `from..to` of the buffer that stay in use meanwhile; `None`: none of them.
+    /// The bytes `from..to` of the buffer that stay in use during the gap; `None` if none do.
     pub window: Option<(u64, u64)>,
 }
 
 /// A rectangle of time and bytes: `(start, end, from, to)`.
 pub type Piece = (i64, i64, u64, u64);
 
-/// Returns the pairs of pieces that meet in time. Both lists ascend in time, so they are walked side by side.
+/// Returns the pairs of pieces that overlap in time. Walks both lists, which ascend in time, side by side.
 pub(crate) fn meetings<'p>(
     ours: &'p [Piece],
     theirs: &'p [Piece],
@@ -35,29 +35,29 @@ pub(crate) fn meetings<'p>(
     })
 }
 
-/// One buffer to be placed.
+/// A buffer to place.
 ///
-/// It is live from `start` until before `end`, but for its gaps. One without a byte, or without a moment at which it is live, meets no other: it may lie
-/// anywhere under others, fixed ones included. In the arena it lies with all of its bytes, like any other.
+/// It is live in `start..end`, except for its gaps. An empty buffer, or a buffer that is never live, conflicts with no other and may
+/// overlap any of them, fixed ones included. Like every buffer, it must still lie entirely within the arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Name in the input, unique in its instance.
     pub id: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The offset is a multiple of this many bytes; at least 1.
+    /// Alignment of the offset in bytes; at least 1.
     pub align: u64,
     /// First time step at which the buffer is live.
     pub start: i64,
-    /// The time step after the last one at which it is live.
+    /// The time step after the last at which the buffer is live.
     pub end: i64,
-    /// Disjoint, ascending parts of the lifetime in which it needs less.
+    /// Disjoint, ascending parts of the lifetime in which it does not need all of its bytes.
     pub gaps: Vec<Gap>,
     /// The offset that it must have.
     pub fixed: Option<u64>,
-    /// The preferred offset, if it costs nothing.
+    /// The offset to prefer if that costs nothing.
     pub hint: Option<u64>,
-    /// Another buffer (an index) with which it may share its place: both at one offset, or apart as usual.
+    /// Index of a buffer with which it may share its place: both at one offset, or apart as usual.
     pub alias: Option<usize>,
     /// The memory it belongs to; buffers of different tiers never meet.
     pub tier: u32,
@@ -80,7 +80,7 @@ impl Buffer {
         self.size > 0 && self.start < self.end && (self.gaps.is_empty() || !self.pieces().is_empty())
     }
 
-    /// Returns whether the lifetimes of two, gaps included, have a moment in common.
+    /// Returns whether its lifetime and that of `other`, gaps included, have a moment in common.
     pub fn meets(&self, other: &Self) -> bool {
         self.is_ever_live() && other.is_ever_live() && self.start < other.end && other.start < self.end
     }
@@ -107,7 +107,7 @@ impl Buffer {
     }
 }
 
-/// Returns whether two of `buffers` may share one place, whatever their lifetimes are.
+/// Returns whether buffers `a` and `b` may share one place, whatever their lifetimes.
 pub(super) fn may_share(buffers: &[Buffer], a: usize, b: usize) -> bool {
     buffers[a].alias == Some(b) || buffers[b].alias == Some(a)
 }

@@ -1,4 +1,4 @@
-//! The check of a plan, by sweeping over time. It shares no code with the planners.
+//! Checks a plan by sweeping over time. Shares no code with the planners.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -49,16 +49,16 @@ pub enum Violation {
     /// Two buffers overlap while both are live.
     #[error("`{first}` and `{second}` overlap at time {time}")]
     Overlap {
-        /// One of them.
+        /// One of the buffers.
         first: String,
-        /// The other.
+        /// The other buffer.
         second: String,
         /// A time step at which both are live.
         time: i64,
     },
 }
 
-/// Checks `offsets` of `buffers` and, if given, a capacity in bytes; false if `deadline` passes first.
+/// Checks the `offsets` of `buffers` and, if given, a capacity in bytes; returns false if `deadline` passes first.
 pub(crate) fn check(
     buffers: &[Buffer],
     offsets: &[u64],
@@ -69,7 +69,7 @@ pub(crate) fn check(
     if offsets.len() != buffers.len() {
         return Err(Violation::Count { found: offsets.len(), expected: buffers.len() });
     }
-    // Events: at one time, what ends goes first, for lifetimes are half-open.
+    // Sort the events by time, ends before starts, since lifetimes are half-open.
     let mut events = Vec::with_capacity(2 * buffers.len());
     for (n, (buffer, &offset)) in buffers.iter().zip(offsets).enumerate() {
         let id = || buffer.id.clone();
@@ -89,7 +89,7 @@ pub(crate) fn check(
         }
     }
     events.sort_unstable_by_key(|&(time, starts, n, from, _)| (time, starts, n, from));
-    // The live buffers by tier and first byte, which are disjoint; buffers that may share a place are apart.
+    // The live buffers by tier and first byte, which are disjoint; buffers that may share a place are in `sharing`.
     let mut live: BTreeMap<(u32, u64), (u64, usize)> = BTreeMap::new();
     let mut sharing: Vec<(u64, u64, usize)> = Vec::new();
     let shared: HashSet<usize> =

@@ -1,4 +1,4 @@
-//! The buffers to be placed, checked.
+//! A checked set of buffers to place.
 
 use std::collections::HashMap;
 
@@ -22,10 +22,10 @@ pub enum InstanceError {
         /// Its end.
         end: i64,
     },
-    /// An alignment of 0.
+    /// An alignment is 0.
     #[error("buffer `{0}` has an alignment of 0: write 1 for none")]
     Alignment(String),
-    /// A gap lies outside of the lifetime or overlaps another one, or its window lies outside of the buffer.
+    /// A gap lies outside the lifetime or overlaps another gap, or its window lies outside the buffer.
     #[error(
         "buffer `{id}`: the gap {start}..{end} must lie in its lifetime, after the gap before it, its window in its size"
     )]
@@ -52,9 +52,9 @@ pub enum InstanceError {
         "`{first}` and `{second}` are fixed where they overlap, and at time {time} both are live: move one of them"
     )]
     FixedOverlap {
-        /// One of them.
+        /// One of the buffers.
         first: String,
-        /// The other.
+        /// The other buffer.
         second: String,
         /// A time step at which both are live.
         time: i64,
@@ -62,24 +62,24 @@ pub enum InstanceError {
     /// A buffer may share with itself, or with a buffer that does not exist.
     #[error("buffer `{0}` shares with a buffer that does not exist, or with itself")]
     Alias(String),
-    /// All buffers in a row, aligned, do not fit 63 bits.
+    /// All buffers end to end, aligned, do not fit in 63 bits.
     #[error("the buffers together exceed 2^63 bytes")]
     TooLarge,
 }
 
-/// The buffers to be placed.
+/// The buffers to place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     buffers: Vec<Buffer>,
-    /// True if any of them has a gap.
+    /// Whether any buffer has a gap.
     gaps: bool,
 }
 
 impl Instance {
-    /// Checks `buffers` and creates an instance from them. O(n log n), and O(f²) for f fixed ones that may share a place.
+    /// Checks `buffers` and creates an instance from them. O(n log n), plus O(f²) for f fixed buffers that may share a place.
     ///
     /// # Errors
-    /// [`InstanceError`] names the first buffer that is wrong.
+    /// [`InstanceError`] names the first invalid buffer.
     pub fn new(buffers: Vec<Buffer>) -> Result<Self, InstanceError> {
         let mut names = HashMap::with_capacity(buffers.len());
         let mut total = 0_u64;
@@ -130,7 +130,7 @@ impl Instance {
         }
     }
 
-    /// Creates an instance of buffers that are derived from a checked one.
+    /// Creates an instance of buffers derived from a checked instance.
     pub(crate) fn unchecked(buffers: Vec<Buffer>) -> Self {
         let gaps = buffers.iter().any(|buffer| !buffer.gaps.is_empty());
         Self { buffers, gaps }
@@ -161,7 +161,7 @@ impl Instance {
         self.buffers.iter().all(|buffer| buffer.is_plain() && buffer.tier == self.buffers[0].tier)
     }
 
-    /// Returns an instance of the buffers `members` alone. Wishes to share with a buffer that is left out are dropped.
+    /// Returns an instance of the buffers `members` alone. Drops each alias of a buffer outside of `members`.
     pub fn part(&self, members: &[usize]) -> Self {
         let place: HashMap<usize, usize> = members.iter().enumerate().map(|(new, &old)| (old, new)).collect();
         let take = |&n: &usize| {
@@ -171,7 +171,7 @@ impl Instance {
         Self::unchecked(members.iter().map(take).collect())
     }
 
-    /// Returns whether `a` and `b` may share one place, whatever their lifetimes are.
+    /// Returns whether `a` and `b` may share one place, whatever their lifetimes.
     pub fn may_share(&self, a: usize, b: usize) -> bool {
         may_share(&self.buffers, a, b)
     }

@@ -1,4 +1,4 @@
-//! Instances: the buffers to be placed, and the check of a plan for them.
+//! Instances: the buffers to place, and the check of a plan for them.
 
 mod buffer;
 mod check;

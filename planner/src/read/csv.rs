@@ -1,14 +1,15 @@
 //! CSV in MiniMalloc's convention, which idealloc reads too.
 //!
-//! Columns, in any order: `id` (or `buffer`), `lower`/`upper` (or `start`/`end`), `size`; optional `alignment`,
-//! `hint`, `gaps`, `fixed`, `alias`, `tier`, and for prices `stream`, `with`, `moves`. A column of another name is an error, unless it has
-//! none, like the index of a data frame. Fields are separated by commas, semicolons, tabs or bars, whichever the header has the most of. Sizes and
-//! offsets are bytes (`4096`, `0x1000`, `64K`, `1.5MiB`). Every number may be written as data frames write it: `3.0`, and `NA` or `NaN` for none. No part of the table are, in front of the header, blank lines, comments (`#`) and Excel's
-//! `sep=;`, and then rows without a value and the rule below the header of a table in Markdown.
+//! Columns, in any order: `id` (or `buffer`), `lower`/`upper` (or `start`/`end`), `size`; optional `alignment`, `hint`, `gaps`, `fixed`,
+//! `alias`, `tier`, and for prices `stream`, `with`, `moves`. A column with another name is an error; a column without a name, like the
+//! index of a data frame, is ignored. Fields are separated by commas, semicolons, tabs or bars, whichever is most frequent in the header.
+//! Sizes and offsets are bytes (`4096`, `0x1000`, `64K`, `1.5MiB`). Numbers may be written as in data frames: `3.0`, and `NA` or `NaN`
+//! for none. Ignored are blank lines, comments (`#`) and Excel's `sep=;` before the header, and after it rows without a value and the
+//! rule of a Markdown table.
 //!
 //! The end of a lifetime is exclusive, in `end` as in `upper` (MiniMalloc itself takes `end` inclusively). Gaps are `from-to` or
-//! `from-to@first:last` (the bytes that stay in use), separated by spaces. Of a plan that was written, `offset` is ignored, and so are rows
-//! that lie `in` the buffer of another row.
+//! `from-to@first:last` (the bytes that stay in use), separated by spaces. In a written plan, `offset` is ignored, and so are rows that
+//! lie `in` the buffer of another row.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -18,11 +19,11 @@ use csv::StringRecord;
 use super::{MARK, ReadError, parse_bytes, whole};
 use crate::model::{Buffer, Gap, Instance};
 
-/// The columns that are read, by their usual names.
+/// The columns read, by their usual names.
 const COLUMNS: &str =
     "id, lower, upper, size, alignment, hint, gaps, fixed, alias, tier, stream, with, moves";
 
-/// Columns of plans, and other names of columns.
+/// Columns of plans, and alternative names of columns.
 const OTHERS: [(&str, &str); 8] = [
     ("in", "in"),
     ("offset", "offset"),
@@ -66,7 +67,7 @@ pub(super) struct Row<'a> {
     place: Place<'a>,
 }
 
-/// The text, and where its header is.
+/// The text, and the offset of its header.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     text: &'a [u8],
@@ -74,7 +75,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Returns the number of the line where the reader began a record. Its own count takes the end `\r\n` for one that is not over.
+    /// Returns the number of the line where the reader began a record. The reader's own count is off by one after `\r\n`.
     fn line(self, at: Option<&csv::Position>) -> u64 {
         let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
         let from = self.header + at.map_or(0, |at| at.byte() as usize).min(self.text.len() - self.header);
@@ -121,7 +122,7 @@ impl<'a> Table<'a> {
             start += line.len() + 1;
         };
         let count = |separator: u8| header.iter().filter(|&&byte| byte == separator).count();
-        // The last of equal ones is the comma.
+        // Of equally frequent separators the last wins, so the comma comes last.
         let separator = [b'|', b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator));
         let place = Place { text, header: start };
         let mut reader = csv::ReaderBuilder::new()
@@ -148,12 +149,12 @@ impl<'a> Table<'a> {
         Ok(Self { reader, columns, place })
     }
 
-    /// Returns whether it has a column.
+    /// Returns whether the table has a column.
     pub(super) fn has(&self, column: Column) -> bool {
         self.columns.contains_key(&column)
     }
 
-    /// Calls `each` for the row of each buffer; rows that lie in another's are left out.
+    /// Calls `each` for the row of each buffer; skips rows that lie in the buffer of another row.
     pub(super) fn each(
         mut self,
         mut each: impl FnMut(Row<'_>) -> Result<(), ReadError>,
@@ -180,7 +181,7 @@ impl Row<'_> {
         ReadError::Line { line: self.place.line(self.record.position()), what }
     }
 
-    /// Returns the text of a field that is there and not empty.
+    /// Returns the text of a field, if it exists and is not empty.
     pub(super) fn field(&self, column: Column) -> Option<&str> {
         let field = self.columns.get(&column).and_then(|&n| self.record.get(n))?;
         let is_none = NUMBERS.contains(&column) && matches!(field, "NA" | "NaN" | "nan" | "<NA>");
@@ -191,7 +192,7 @@ impl Row<'_> {
         self.field(column).ok_or_else(|| self.wrong(format!("`{}` is empty", column)))
     }
 
-    /// Reads a text of `column`.
+    /// Parses a text of `column`.
     pub(super) fn read<T, E: std::fmt::Display>(
         &self,
         column: Column,
@@ -209,7 +210,7 @@ impl Row<'_> {
         self.read(column, self.needed(column)?, number)
     }
 
-    /// Returns the buffer; it has no alias yet.
+    /// Returns the row's buffer, without its alias.
     fn buffer(&self) -> Result<Buffer, ReadError> {
         let size = self.read("size", self.needed("size")?, parse_bytes)?;
         let (start, end) = (self.time("lower")?, self.time("upper")?);
@@ -233,7 +234,7 @@ pub(super) fn number<T: FromStr>(text: &str) -> Result<T, T::Err> {
     whole(text).parse()
 }
 
-/// Returns the buffer of a name. Data frames write numbers of buffers with a fraction if some have none.
+/// Returns the index of the buffer with this name. Data frames write numeric names with a fraction if some names are missing.
 pub(super) fn named(names: &HashMap<&str, usize>, name: &str) -> Option<usize> {
     names.get(name).or_else(|| names.get(whole(name))).copied()
 }
@@ -241,7 +242,7 @@ pub(super) fn named(names: &HashMap<&str, usize>, name: &str) -> Option<usize> {
 /// Reads CSV text.
 ///
 /// # Errors
-/// See [`ReadError`]: lines are counted from 1, the header's.
+/// See [`ReadError`]: lines are counted from 1.
 pub fn read_csv(bytes: &[u8]) -> Result<Instance, ReadError> {
     let mut buffers = Vec::new();
     let mut aliases = Vec::new();
@@ -273,7 +274,7 @@ fn parse_gap(text: &str) -> Option<Gap> {
         Some((times, window)) => (times, Some(window)),
         None => (text, None),
     };
-    // A first minus belongs to the number.
+    // A leading minus belongs to the number.
     let dash = times.char_indices().skip(1).find(|&(_, c)| c == '-')?.0;
     let (start, end) = (times[..dash].parse().ok()?, times[dash + 1..].parse().ok()?);
     let window = match window.map(|window| window.split_once(':')) {

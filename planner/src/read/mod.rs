@@ -1,4 +1,4 @@
-//! Reading instances: CSV and allocation traces; any of them compressed.
+//! Reads instances from CSV and allocation traces, plain or compressed.
 
 mod csv;
 mod trace;
@@ -22,10 +22,10 @@ pub enum ReadError {
     Io {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The compressed data are damaged, or larger than is sensible.
+    /// The compressed data are damaged, or decompress to more than 4 GiB.
     #[error("the compressed input is damaged or too large: {0}")]
     Compressed(String),
     /// The compressed data are cut off.
@@ -34,18 +34,18 @@ pub enum ReadError {
     /// A column is missing.
     #[error("the header lacks `{0}`: needed are id, lower (or start), upper (or end), size")]
     Column(&'static str),
-    /// A column of a name that is not known.
+    /// A column's name is not known.
     #[error("the header has the column `{}`, which is not known{hint}", name.escape_debug())]
     Unknown {
         /// Its name.
         name: String,
-        /// The nearest name that is known, if one is near, and all of them.
+        /// The nearest known name, if any is near, and all known names.
         hint: String,
     },
-    /// A column that is listed twice.
+    /// A column is listed twice.
     #[error("the header has the column `{0}` twice")]
     Twice(String),
-    /// A line that is not understood.
+    /// A line cannot be parsed.
     #[error("line {line}: {what}")]
     Line {
         /// Its number, from 1.
@@ -53,13 +53,13 @@ pub enum ReadError {
         /// The error.
         what: String,
     },
-    /// A trace that was cut off.
+    /// A trace is damaged.
     #[error(transparent)]
     Trace(allotment_trace::TraceError),
     /// The buffers contradict each other.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// A file whose form is unknown.
+    /// The file's format is unknown.
     #[error(
         "{0}: not known; CSV (.csv), traces (.trace, .txt), models (.onnx, .tflite), each also .zst or .gz"
     )]
@@ -72,15 +72,15 @@ const MOST: u64 = 4 << 30;
 /// Reads a number of bytes: `4096`, `0x1000`, `64K`, `64KiB`, `1.5M`; K, M and G are powers of 1024.
 ///
 /// # Errors
-/// Says why it is none.
+/// A message that says why it is invalid.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes_of(text)?.ok_or_else(|| "there are no such addresses".into())
 }
 
-/// Reads a limit in bytes like [`parse_bytes`]. One beyond 64 bits is `u64::MAX`: no limit.
+/// Reads a limit in bytes like [`parse_bytes`]. A limit beyond 64 bits becomes `u64::MAX`: no limit.
 ///
 /// # Errors
-/// Says why it is none.
+/// A message that says why it is invalid.
 pub fn parse_limit(text: &str) -> Result<u64, String> {
     Ok(bytes_of(text)?.unwrap_or(u64::MAX))
 }
@@ -94,7 +94,7 @@ fn bytes_of(text: &str) -> Result<Option<u64>, String> {
         };
     }
     let text = whole(text);
-    // Without a unit, a fraction would be one of a byte.
+    // Without a unit, a fraction would be part of a byte.
     let number = text.strip_suffix(['b', 'B']).unwrap_or(text);
     if number.contains('.') && number.ends_with(|last: char| last.is_ascii_digit() || last == '.') {
         return Err("bytes are whole: write 4096, 64K or 1.5M".into());
@@ -105,20 +105,20 @@ fn bytes_of(text: &str) -> Result<Option<u64>, String> {
     }
 }
 
-/// Returns a whole number without the fraction with which data frames write it, if another one of the column is missing: `3.0`.
+/// Returns a whole number without the fraction that data frames write if the column has missing values: `3.0`.
 fn whole(text: &str) -> &str {
     let digits =
         |text: &&str| text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
     text.strip_suffix(".0").filter(digits).unwrap_or(text)
 }
 
-/// The mark of UTF-8 that some editors put in front of a text.
+/// The byte order mark of UTF-8 that some editors put before a text.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads a file whole, decompressed like [`read_contents`]. Also returns its ending without that of the compression.
+/// Reads a whole file, decompressed like [`read_contents`]. Also returns its extension, without that of the compression.
 ///
 /// # Errors
-/// [`ReadError`] if the file cannot be read or decompressed, or its contents are wrong.
+/// [`ReadError`] if the file cannot be read or decompressed, or is cut off.
 pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
     let ending = |path: &Path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let Contents { bytes, cut } = read_contents(path)?;
@@ -132,13 +132,13 @@ pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
 /// The decompressed contents of a file.
 #[derive(Debug)]
 pub struct Contents {
-    /// Its bytes, up to where it is cut off, without the mark of UTF-8.
+    /// Its bytes, up to where it is cut off, without the byte order mark.
     pub bytes: Vec<u8>,
-    /// The error at that place, if the compressed data end too early.
+    /// The error at the end, if the compressed data end too early.
     pub cut: Option<ReadError>,
 }
 
-/// Reads a file and decompresses it if its first bytes say that it is compressed, up to where it is cut off and to 4 GiB.
+/// Reads a file, up to where it is cut off and up to 4 GiB, and decompresses it if its first bytes say that it is compressed.
 ///
 /// # Errors
 /// [`ReadError`] if the file cannot be read or decompressed.
@@ -166,7 +166,7 @@ pub fn read_contents(path: &Path) -> Result<Contents, ReadError> {
     Ok(Contents { bytes, cut })
 }
 
-/// Reads an instance in the format that its ending names; models are not instances.
+/// Reads an instance in the format that its extension names; models are not instances.
 ///
 /// # Errors
 /// [`ReadError`] if the file cannot be read or decompressed, or its contents are wrong.

@@ -1,4 +1,4 @@
-//! Allocation traces (see the crate `allotment-trace`) as instances.
+//! Reads allocation traces (see the crate `allotment-trace`) as instances.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ pub fn read_trace(bytes: &[u8]) -> Result<Instance, ReadError> {
 /// See [`ReadError`]; lines are counted from 1.
 pub fn read_events(trace: &mut Reader<'_>) -> Result<Instance, ReadError> {
     let mut buffers: Vec<Buffer> = Vec::new();
-    // By the trace's id: the buffer, and how often the id was used.
+    // By the trace's id: the buffer, and the number of uses of the id.
     let mut live: HashMap<u64, usize> = HashMap::new();
     let mut uses: HashMap<u64, u32> = HashMap::new();
     let mut now = 0_i64;
@@ -49,7 +49,7 @@ pub fn read_events(trace: &mut Reader<'_>) -> Result<Instance, ReadError> {
         };
         let align = old.map(|old| buffers[old].align);
         if let Some(old) = old {
-            // At the moment of a copy both are there.
+            // Both blocks are live at the moment of a copy.
             buffers[old].end = now + i64::from(event.action != Action::Free);
         }
         if let Action::Allocate { size, .. } | Action::Reallocate { size } = event.action {

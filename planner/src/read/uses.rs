@@ -1,5 +1,5 @@
-//! The columns of a CSV file that say how buffers are used: `stream` (a number), `with` (names of buffers that are used together with
-//! it, separated by spaces) and `moves` (bytes that are moved if it is kept in a slower memory; `no`: it cannot be).
+//! The columns of a CSV file that say how buffers are used: `stream` (a number), `with` (names of buffers used together with it,
+//! separated by spaces) and `moves` (bytes moved if it is kept in a slower memory, or `no` if it cannot be).
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use super::{ReadError, parse_bytes};
 use crate::model::Instance;
 use crate::reuse::Uses;
 
-/// Reads how the buffers of `instance`, which was read from the same text, are used. Columns that are missing leave their part empty.
+/// Reads how the buffers of `instance`, which was read from the same text, are used. Missing columns leave their part empty.
 ///
 /// # Errors
-/// [`ReadError::Line`] with the line, counted from 1, the header's.
+/// [`ReadError::Line`] with the line's number, counted from 1.
 pub fn read_uses(bytes: &[u8], instance: &Instance) -> Result<Uses, ReadError> {
     let table = Table::new(bytes)?;
     let [streams, moves] = ["stream", "moves"].map(|column| table.has(column));

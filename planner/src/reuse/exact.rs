@@ -1,8 +1,8 @@
-//! The cheapest plan of a few buffers, proved.
+//! Finds the cheapest plan of a few buffers and proves it.
 //!
-//! Of the cheapest plans take the one whose offsets have the least sum: no buffer can be lowered by its alignment, so each lies on the
-//! ground, on the end of another (whether or not they are ever live together), or at the start of a bank. It is found by placing buffers
-//! in the order of their offsets at such places only. Each placed buffer only adds to the cost, which cuts the tree.
+//! In a cheapest plan with the least sum of offsets, no buffer can be lowered by its alignment: each lies at offset 0, at the end of
+//! another (whether or not the two are ever live together), or at the start of a bank. The search places buffers at such places only, in
+//! the order of their offsets. Placing a buffer never lowers the cost, which prunes the tree.
 
 use std::cell::RefCell;
 
@@ -15,7 +15,7 @@ struct State<'a> {
     capacity: u64,
     offsets: Vec<Option<u64>>,
     left: Vec<bool>,
-    /// The cost to be undercut.
+    /// The cost to beat.
     goal: Option<u64>,
     best: Option<Vec<Option<u64>>>,
     nodes: u64,
@@ -23,7 +23,7 @@ struct State<'a> {
     watch: RefCell<Watch<'a>>,
 }
 
-/// Looks for a plan that costs less than `known`; returns it, and whether it is proved to be the cheapest.
+/// Looks for a plan cheaper than `known`. Returns it, if found, and whether the better of the two is proved to be the cheapest.
 pub(super) fn search(
     priced: &Priced,
     capacity: u64,
@@ -47,7 +47,7 @@ pub(super) fn search(
 }
 
 impl State<'_> {
-    /// Decides for buffer `n` and those after it whether they are moved, then places the others. False if the limits were reached.
+    /// Decides which of the buffers from `n` on to move, then places the others. Returns false if a limit was reached.
     fn choose_moved(&mut self, n: usize) -> bool {
         let Some(moved) = self.priced.moves.get(n) else {
             return self.place(0, 0);
@@ -71,7 +71,7 @@ impl State<'_> {
         self.priced.summed(cost).total
     }
 
-    /// Places another buffer at `last` or above; at `last` only those from number `rank` on.
+    /// Places another buffer at or above `last`; at `last` itself, only buffers numbered `rank` or higher.
     fn place(&mut self, last: u64, rank: usize) -> bool {
         self.nodes += 1;
         let n = self.offsets.len();
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn ends_of_buffers_that_are_gone_and_starts_of_banks_are_places() {
-        // On the end of one that is gone, so that nothing waits.
+        // At the end of a buffer that is no longer live, so that nothing waits.
         assert_eq!(least((1, 2), Prices { event: 5, ..Prices::default() }), Some(0));
         // At the start of the other bank.
         let banks = Some(Banks { count: 2, bytes: 4 });

@@ -1,8 +1,9 @@
 //! Prices the reuse of memory: events between streams, clashes of banks, moves to a slower memory.
 //!
-//! The smallest peak is not always the cheapest plan. A buffer on bytes that another stream used must wait for that stream's event; buffers
-//! that one operator uses together are slower if they start in one bank; and a buffer can be kept in a slower memory, for its bytes moved
-//! there and back. [`cheapest`] finds the plan of the least cost within a capacity, and [`curve`] the costs of several capacities.
+//! The smallest peak is not always the cheapest plan. A buffer that reuses the bytes of another stream must wait for that stream's event;
+//! buffers that one operator uses together are slower if they start in one bank; and a buffer can be kept in a slower memory, at the
+//! price of moving its bytes there and back. [`cheapest`] finds the cheapest plan within a capacity, and [`curve`] the costs at several
+//! capacities.
 
 mod exact;
 mod search;
@@ -23,7 +24,7 @@ pub struct Prices {
     pub clash: u64,
     /// The price of each byte moved to the slower memory or back.
     pub byte: u64,
-    /// The banks; `None` if there are none to clash in.
+    /// The memory's banks; `None` if it has none.
     pub banks: Option<Banks>,
 }
 
@@ -43,7 +44,7 @@ pub struct Uses {
     pub streams: Vec<u32>,
     /// Pairs of buffers (indices) that are used together.
     pub together: Vec<(usize, usize)>,
-    /// For each buffer the bytes that are moved if it is kept in the slower memory; `None` or no entry: it cannot be.
+    /// For each buffer, the bytes moved if it is kept in the slower memory; `None` or no entry if it cannot be.
     pub moves: Vec<Option<u64>>,
 }
 
@@ -52,18 +53,18 @@ pub struct Uses {
 pub struct Priced<'a> {
     instance: &'a Instance,
     prices: Prices,
-    /// By buffer: the stream's number, counted without gaps, and the cost of moving it.
+    /// For each buffer, the number of its stream, counted without gaps.
     stream: Vec<usize>,
     streams: usize,
     moves: Vec<Option<u64>>,
-    /// For each buffer those that are used together with it.
+    /// For each buffer, the buffers used together with it.
     together: Vec<Vec<usize>>,
 }
 
 /// Why an instance cannot be priced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PriceError {
-    /// A buffer with gaps, a fixed offset or a shared place, or one of another tier.
+    /// A buffer has gaps, a fixed offset or a shared place, or is not in tier 0.
     #[error(
         "buffer `{0}` is more than a rectangle of tier 0: prices are for buffers without gaps, fixed offsets and shared places"
     )]
@@ -85,20 +86,20 @@ pub struct Cost {
     pub clashes: u64,
     /// Bytes moved.
     pub moved: u64,
-    /// All of them at their prices.
+    /// The sum of all three at their prices.
     pub total: u64,
 }
 
-/// The cheapest plan that was found within a capacity.
+/// The cheapest plan found within a capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cheapest {
-    /// The offset of each buffer; `None`: it is in the slower memory.
+    /// The offset of each buffer; `None` if it is in the slower memory.
     pub offsets: Vec<Option<u64>>,
     /// The highest end of a buffer in the fast memory, in bytes.
     pub peak: u64,
-    /// Its costs.
+    /// The plan's costs.
     pub cost: Cost,
-    /// True if no plan within the capacity costs less: proved.
+    /// Whether the plan is proved to be the cheapest within the capacity.
     pub optimal: bool,
 }
 
@@ -106,7 +107,7 @@ impl<'a> Priced<'a> {
     /// Puts prices on the uses of an instance's buffers. O(n log n).
     ///
     /// # Errors
-    /// [`PriceError`] if a buffer is more than a rectangle, or a pair or the banks are wrong.
+    /// [`PriceError`] if a buffer is more than a rectangle, or a pair or the banks are invalid.
     pub fn new(instance: &'a Instance, uses: &Uses, prices: Prices) -> Result<Self, PriceError> {
         let buffers = instance.buffers();
         if let Some(buffer) = buffers.iter().find(|buffer| !buffer.is_plain() || buffer.tier != 0) {
@@ -141,7 +142,7 @@ impl<'a> Priced<'a> {
         })
     }
 
-    /// Returns whether `b`, at these offsets, takes bytes that `a` had before, on another stream.
+    /// Returns whether `b`, at these offsets, reuses bytes that `a` used before on another stream.
     fn waits(&self, (b, at): (usize, u64), (a, before): (usize, u64)) -> bool {
         let (later, earlier) = (&self.instance.buffers()[b], &self.instance.buffers()[a]);
         self.stream[a] != self.stream[b]
@@ -208,14 +209,14 @@ impl<'a> Priced<'a> {
     }
 }
 
-/// Up to this many buffers the search is exact.
+/// Largest number of buffers for which the search is exact.
 const EXACT: usize = 12;
 
-/// Nodes of the exact search.
+/// Node limit of the exact search.
 const NODES: u64 = 2_000_000;
 
-/// Finds the plan of the least cost within `capacity` bytes: exactly for up to 12 buffers, else by a search from a plan of the least
-/// peak. `None` if no plan within the capacity was found.
+/// Finds the cheapest plan within `capacity` bytes: exactly for up to 12 buffers, otherwise by a local search from a plan with a low
+/// peak. Returns `None` if it finds no plan within the capacity.
 ///
 /// `options` gives the seed and threads of the search for a plan; its capacity and time limit are not used.
 pub fn cheapest(priced: &Priced, capacity: u64, options: &Options, deadline: &Deadline) -> Option<Cheapest> {
@@ -249,7 +250,7 @@ fn cheapest_from(
     best
 }
 
-/// Returns a deadline after one of `parts` of the time that is left; after a second where there is no limit.
+/// Returns a deadline after one `parts`-th of the time left, or after a second if there is no limit.
 fn share(deadline: &Deadline, parts: u32) -> Deadline {
     if deadline.is_never() { deadline.within(Duration::from_secs(1)) } else { deadline.part(parts) }
 }
@@ -267,7 +268,7 @@ fn start(priced: &Priced, capacity: u64, options: &Options, deadline: &Deadline)
             inside.iter().zip(plan.offsets).for_each(|(&n, offset)| offsets[n] = Some(offset));
             return Some(offsets);
         }
-        // The buffer leaves that relieves the tightest moment most for its price.
+        // Move out the buffer that relieves the tightest moment most for its price.
         let live = plan.bound.buffers.iter().map(|&k| inside[k]).filter(|&n| instance.buffers()[n].size > 0);
         let price = |n: usize| {
             Some(
@@ -280,8 +281,8 @@ fn start(priced: &Priced, capacity: u64, options: &Options, deadline: &Deadline)
     }
 }
 
-/// Finds the cheapest plans of `points` capacities, from the least peak that was found up to all buffers side by side: never a higher cost at
-/// a larger capacity.
+/// Finds the cheapest plans at up to `points` capacities, from the least peak found to the sum of all buffers. The cost never rises with
+/// the capacity.
 pub fn curve(priced: &Priced, points: u64, options: &Options, deadline: &Deadline) -> Vec<(u64, Cheapest)> {
     let instance = priced.instance;
     let options = Options { capacity: None, ..options.clone() };
@@ -291,7 +292,7 @@ pub fn curve(priced: &Priced, points: u64, options: &Options, deadline: &Deadlin
     let mut found: Vec<(u64, Cheapest)> = Vec::new();
     let mut known = priced.found(least.offsets.iter().copied().map(Some).collect(), false);
     for point in 0..points {
-        // Closer together where memory is short.
+        // Space the capacities more closely where memory is short.
         let way = (point as f64 / (points - 1) as f64).powi(2);
         let times = (most.max(1) as f64 / least.peak.max(1) as f64).powf(way);
         let capacity = if point + 1 == points { most } else { (least.peak as f64 * times) as u64 };
@@ -303,7 +304,7 @@ pub fn curve(priced: &Priced, points: u64, options: &Options, deadline: &Deadlin
         }
         let free = known.cost.total == 0;
         match found.last_mut() {
-            // More memory that buys nothing is no point of its own.
+            // Extend the last point if more memory buys nothing.
             Some((last, plan)) if plan.cost == known.cost => {
                 *last = capacity;
                 plan.optimal = known.optimal;

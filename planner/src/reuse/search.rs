@@ -1,22 +1,22 @@
-//! Cheaper plans of many buffers: takes some out and puts each back where it costs the least.
+//! Makes plans of many buffers cheaper: removes some buffers, then places each where it costs the least.
 
 use super::{Cheapest, Priced};
 use crate::deadline::{Deadline, Watch};
 
-/// The search ends after this many failed attempts in a row for each buffer.
+/// The search ends after this many failed attempts per buffer in a row.
 const PATIENCE: usize = 40;
 
-/// The most buffers taken out at once.
+/// Largest number of buffers removed at once.
 const MOST: usize = 6;
 
-/// The most places tried for a buffer.
+/// Largest number of places tried for a buffer.
 const PLACES: usize = 96;
 
 struct State<'a> {
     priced: &'a Priced<'a>,
     capacity: u64,
     offsets: Vec<Option<u64>>,
-    /// For each buffer and stream: how many buffers of it used its bytes before.
+    /// For each buffer and stream, the number of that stream's buffers that used its bytes before.
     before: Vec<u32>,
     random: fastrand::Rng,
 }
@@ -46,7 +46,7 @@ pub(super) fn improve(
         }
         idle += 1;
         let freed = state.choose(count);
-        // Taken out one by one, what each adds to the others' cost sums up to what all of them add; so it does when they are put back.
+        // Buffers are removed and placed one by one, so that their added costs sum to the cost of all of them together.
         let (mut cost, mut placed) = (0_u64, 0_u64);
         let mut old = Vec::with_capacity(count);
         for &k in &freed {
@@ -123,7 +123,7 @@ impl State<'_> {
         events.saturating_mul(prices.event).saturating_add(clashes.saturating_mul(prices.clash))
     }
 
-    /// Chooses a buffer with a cost, if one is easily found, and some of its neighbours.
+    /// Chooses a buffer that causes a cost, if a few tries find one, and some of its neighbours.
     fn choose(&mut self, count: usize) -> Vec<usize> {
         let (n, streams) = (self.offsets.len(), self.priced.streams);
         let costs = |k: usize| {
@@ -157,7 +157,8 @@ impl State<'_> {
         freed
     }
 
-    /// Returns the cheapest place of the removed buffer `k`, which was at `old`, and the cost that it adds; `None` if there is none.
+    /// Returns the least cost that the removed buffer `k`, formerly at `old`, adds, and its place at that cost; `None` if it fits
+    /// nowhere.
     fn cheapest(&mut self, k: usize, old: Option<u64>) -> Option<(u64, Option<u64>)> {
         let buffers = self.priced.instance.buffers();
         let own = &buffers[k];
@@ -168,7 +169,7 @@ impl State<'_> {
             places.push(there + other.size);
             if own.meets(other) {
                 live.push((there, there + other.size));
-                // Right below it, too.
+                // Right below the other buffer, too.
                 places.push(there.saturating_sub(own.size) / own.align * own.align);
             }
         }

@@ -9,18 +9,18 @@ use crate::transform::{self, SpillError, Trip};
 /// The changes that may be made to a model so that it needs less memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Views share their tensor's memory, and operators overwrite inputs that are not read again.
+    /// Whether views share their tensor's memory, and operators overwrite inputs that are not read again.
     pub in_place: bool,
-    /// Operators run in the order that needs the least memory.
+    /// Whether operators run in the order that needs the least memory.
     pub reorder: bool,
-    /// Operators run again instead of keeping their results, for up to this many units of work more.
+    /// Largest amount of work added by running operators again instead of keeping their results.
     pub rematerialise: Option<u64>,
-    /// Tensors between operators that go element by element are passed in this many chunks.
+    /// Number of chunks in which tensors are passed between elementwise operators.
     pub stream: Option<u64>,
-    /// Tensors are moved to a slower memory while they are not read, so that no more bytes than these are in use.
+    /// Largest load in bytes, kept to by moving tensors to a slower memory while they are not read.
     pub spill: Option<u64>,
-    /// With `spill`: one search chooses the order, the operators to run again and the tensors to move; a unit of work counts as so many
-    /// bytes moved.
+    /// With `spill`, the price of a unit of work in bytes moved, for one search that chooses the order, the operators to run again and
+    /// the tensors to move.
     pub joint: Option<u64>,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -29,7 +29,7 @@ pub struct Changes {
 /// Why a model cannot be changed as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// The change is not for such models.
+    /// The change does not apply to models with bodies or variables.
     #[error("{0} is not for models with If, Loop or Scan, subgraphs or variables: leave it out")]
     Bodies(&'static str),
     /// The changes exclude each other.
@@ -41,7 +41,7 @@ pub enum ChangeError {
     /// Spilling is not enough.
     #[error(transparent)]
     Spill(#[from] SpillError),
-    /// The tensors make no instance.
+    /// The tensors do not form an instance.
     #[error(transparent)]
     Instance(#[from] InstanceError),
 }
@@ -51,14 +51,14 @@ pub enum ChangeError {
 pub struct Changed {
     /// The schedule to place.
     pub lowered: Lowered,
-    /// Each change in a line of text.
+    /// Lines of text about the changes.
     pub told: Vec<String>,
 }
 
-/// Changes a model and lowers it. Each search takes at most a quarter of the time left until `deadline`, the joint one half.
+/// Changes a model and lowers it. Each search takes at most a quarter of the time left until `deadline`, the joint search one half.
 ///
 /// # Errors
-/// [`ChangeError`] if the changes are not for this model, or do not go together.
+/// [`ChangeError`] if a change does not apply to this model, or two exclude each other.
 pub fn change(
     graph: &Graph,
     lowering: Lowering,
@@ -91,7 +91,7 @@ pub fn change(
         let before = transform::sequential(&graph, lowering, capacity, limits, &share());
         let half = deadline.part(2);
         let Some(made) = transform::joint(&graph, lowering, capacity, limits, seed, &half) else {
-            // Says which step is in the way.
+            // Report the step that is in the way.
             transform::spill(&graph, lowering, capacity, &share())?;
             return Err(ChangeError::NoTrips(capacity));
         };
@@ -110,7 +110,7 @@ pub fn change(
     let (mut all_orders, mut overwrites) = (None, Vec::new());
     if reorder {
         let alone = rematerialise.is_none() && stream.is_none() && spill.is_none();
-        // Of a small graph all orders are placed, from that of the least load on.
+        // For a small graph, place all orders, starting with the least load.
         let small = alone.then(|| transform::together(&graph, lowering, in_place, &share())).flatten();
         if let Some(found) = small {
             let how =

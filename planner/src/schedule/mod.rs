@@ -1,5 +1,5 @@
-//! Schedules tell a program how to run a plan: the order of operators, which run again and where, in how many chunks, the copies to
-//! another memory and back, and a place for every tensor.
+//! Schedules tell a program how to run a plan: the order of operators, repeated ones included, their chunks, the copies to another memory
+//! and back, and a place for every tensor.
 
 mod changes;
 mod replay;
@@ -18,13 +18,13 @@ use crate::model::{Buffer, Instance, InstanceError};
 use crate::solve::Solution;
 use crate::transform::{InPlace, Inside, Names, Spilled, in_place_by};
 
-/// The memory that tensors are moved to.
+/// The tier of the memory to which tensors are moved.
 pub const SLOW: u32 = 1;
 
 /// The buffers to place and the steps on them: the result of all transformations.
 #[derive(Clone, Debug, Default)]
 pub struct Lowered {
-    /// The buffers to be placed.
+    /// The buffers to place.
     pub instance: Instance,
     /// The tensors that lie in a buffer of another name.
     pub inside: Vec<Inside>,
@@ -34,17 +34,17 @@ pub struct Lowered {
     pub steps: Vec<Step>,
     /// The scope of a proof about the buffers, such as one order of the operators; empty if only buffers were given.
     pub scope: &'static str,
-    /// The least load that any order has, if that is proved and tensors lie apart.
+    /// Proven lower bound in bytes on the plans of all orders, if there is one.
     pub all_orders: Option<u64>,
 }
 
-/// A place: a buffer, or a tensor in one, by its number in [`Lowered::places`].
+/// The number of a place in [`Lowered::places`].
 pub type PlaceId = usize;
 
-/// A buffer or a tensor in one.
+/// A buffer, or a tensor in a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// Its name: the tensor's, or, where one lies at several places in turn, made from it.
+    /// Its name: the tensor's, or made from it if the tensor lies at several places in turn.
     pub id: &'a str,
     /// Its first byte in the buffer.
     pub at: u64,
@@ -52,36 +52,36 @@ pub struct Place<'a> {
     pub size: u64,
     /// First time step at which it is live.
     pub start: i64,
-    /// The time step after the last one at which it is live.
+    /// The time step after the last at which it is live.
     pub end: i64,
     /// The number of the buffer.
     pub number: usize,
     /// The buffer, which may be larger and live longer than a tensor in it.
     pub buffer: &'a Buffer,
-    /// True if it is a tensor that lies in a buffer of another name.
+    /// Whether it is a tensor that lies in a buffer of another name.
     pub inside: bool,
 }
 
-/// For each tensor the places it lies at in turn: number, first step and the step after the last.
+/// For each tensor, its places in turn: number, first step and the step after the last.
 type Stays = Vec<Vec<(PlaceId, i64, i64)>>;
 
 impl Lowered {
-    /// Takes buffers that belong to no model.
+    /// Wraps buffers that belong to no model.
     pub fn of(instance: Instance) -> Self {
         Self { instance, ..Self::default() }
     }
 
-    /// Lowers a graph, each tensor in a buffer of its own.
+    /// Lowers a graph with a separate buffer for each tensor.
     ///
     /// # Errors
-    /// If the tensors together are too large to be counted.
+    /// If the total size of the tensors is too large to count.
     pub fn apart(graph: Graph, lowering: Lowering) -> Result<Self, InstanceError> {
         let instance = graph.instance(lowering)?;
         Ok(Self { instance, scope: "this order", ..Self::default() }.with_names(graph))
     }
 
-    /// Lowers a graph with shared buffers; `overwrites` says which input each operator overwrites that can, the first by default. Also returns
-    /// the numbers of views and of tensors that overwrite another.
+    /// Lowers a graph with shared buffers. `overwrites` gives, for each operator that can overwrite an input, the input to overwrite, by
+    /// default the first. Also returns the number of views and the number of tensors that overwrite another.
     pub(crate) fn in_place(
         graph: Graph,
         lowering: Lowering,
@@ -94,10 +94,10 @@ impl Lowered {
         Ok((lowered.with_names(graph), views, overwrites))
     }
 
-    /// Lowers a graph whose tensors are moved to the memory [`SLOW`] and back, where they have places too.
+    /// Lowers a graph whose tensors are moved to the memory [`SLOW`] and back, and have places there too.
     ///
     /// # Errors
-    /// If the tensors together are too large to be counted.
+    /// If the total size of the tensors is too large to count.
     pub fn moved(graph: Graph, spilled: &Spilled) -> Result<Self, InstanceError> {
         let mut buffers = spilled.instance.buffers().to_vec();
         let mut stays: Stays = vec![Vec::new(); graph.tensors.len()];
@@ -110,7 +110,7 @@ impl Lowered {
         });
         let mut away = HashMap::new();
         for trip in spilled.trips.iter().filter(|trip| steps::is_copied_out(&graph, trip)) {
-            // The copies belong to the steps before and after.
+            // The lifetime includes the steps of the copies out and back.
             let id = names.unused(format!("{}@away{}", graph.tensors[trip.tensor].name, trip.leaves));
             let first = &buffers[stays[trip.tensor][0].0];
             let (start, end, align) = (trip.leaves as i64, trip.returns as i64 + 1, first.align);
@@ -129,7 +129,7 @@ impl Lowered {
         })
     }
 
-    /// Finds the steps of a graph whose tensors each lie at the place of their name.
+    /// Adds the steps of a graph in which each tensor lies at the place of its name.
     fn with_names(mut self, graph: Graph) -> Self {
         let places: HashMap<&str, (PlaceId, Place)> =
             self.places().enumerate().map(|(n, place)| (place.id, (n, place))).collect();
@@ -159,7 +159,7 @@ impl Lowered {
         }))
     }
 
-    /// Returns, for each tensor of the graph, the buffer that it lies in at first, if it has a place.
+    /// Returns, for each tensor of the graph, the buffer that holds it first, if it has a place.
     pub fn buffer_of(&self) -> Vec<Option<usize>> {
         let places: HashMap<&str, usize> = self.places().map(|place| (place.id, place.number)).collect();
         let tensors = self.graph.iter().flat_map(|graph| &graph.tensors);
@@ -172,12 +172,12 @@ impl Lowered {
 pub struct Schedule {
     /// The buffers and the steps on them.
     pub lowered: Lowered,
-    /// The places of the buffers, and the proof about them.
+    /// The offsets of the buffers, and the proof about them.
     pub solution: Solution,
 }
 
 impl Schedule {
-    /// Takes a plan of buffers that belong to no model.
+    /// Wraps a plan of buffers that belong to no model.
     pub fn of(instance: Instance, solution: Solution) -> Self {
         Self { lowered: Lowered::of(instance), solution }
     }

@@ -1,8 +1,8 @@
 //! The interpreter of schedules: fills each tensor with a pattern when it is made, and checks the pattern at each use.
 //!
-//! It knows what is written ([`Written`]) and nothing of the planner. The pattern of a tensor is its bytes' numbers under a mark of its
-//! own, kept for ranges of bytes: a byte that anything else has written since is found for certain, and a memory of any size is replayed in
-//! O(log n) for each operand.
+//! It depends only on the written schedule ([`Written`]), not on the planner. A tensor's pattern is the number of each byte under a
+//! unique mark, stored by ranges: the check detects every byte that anything else has written since, and memory of any size is replayed
+//! in O(log n) per operand.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::graph::Kind;
 /// Why a schedule cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Corruption {
-    /// A tensor whose bytes were overwritten before it was read.
+    /// A tensor's bytes were overwritten before it was read.
     #[error("step {step}, {what}: byte {byte} of `{place}` holds {found}")]
     Overwritten {
         /// The number of the step.
@@ -25,12 +25,12 @@ pub enum Corruption {
         what: String,
         /// The place that is read.
         place: String,
-        /// The first byte of it that is wrong.
+        /// The first wrong byte in the place.
         byte: u64,
-        /// The mark that is there instead.
+        /// The mark found there instead.
         found: String,
     },
-    /// A tensor that is read before anything wrote it.
+    /// A tensor is read before anything wrote it.
     #[error("step {step}, {what}: `{place}` was never written")]
     Unwritten {
         /// The number of the step.
@@ -40,7 +40,7 @@ pub enum Corruption {
         /// The place that is read.
         place: String,
     },
-    /// A place that is read or written when it is not its tensor's.
+    /// A place is read or written outside its lifetime.
     #[error("step {step}, {what}: `{place}` is not live at time {time}")]
     NotLive {
         /// The number of the step.
@@ -52,32 +52,32 @@ pub enum Corruption {
         /// The time.
         time: i64,
     },
-    /// A place with an offset that is not aligned.
+    /// A place's offset is not aligned.
     #[error("`{0}` is not aligned")]
     Misaligned(String),
 }
 
-/// Counts of what was replayed.
+/// Counts of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Steps, of all runs together.
+    /// Steps of all runs together.
     pub steps: usize,
-    /// Places that were filled.
+    /// Number of times a place was filled.
     pub filled: usize,
-    /// Places that were checked, at each use once.
+    /// Number of times a place was checked, once at each use.
     pub checked: usize,
 }
 
-/// All memories by tier: who wrote each byte, as a tensor's mark and the address of its byte 0.
+/// All memories by tier: the writer of each byte, as a tensor's mark and the address of its byte 0.
 type Memory = BTreeMap<u32, RangeMap<u64, (usize, u64)>>;
 
 /// The state of a replay.
 struct Machine<'w, 'a> {
     places: HashMap<&'w str, &'w WrittenPlace<'a>>,
     memory: Memory,
-    /// The mark of each place, a number in the order of all fillings.
+    /// The mark of each place: an index into `marks`.
     holds: HashMap<&'w str, usize>,
-    /// The names of marks.
+    /// For each mark, the name of its place, in the order of filling.
     marks: Vec<&'w str>,
     done: Replayed,
     any_alias: bool,
@@ -130,7 +130,7 @@ impl<'w, 'a> Machine<'w, 'a> {
         self.done.filled += 1;
     }
 
-    /// Returns the first address of a range that does not hold a tensor's pattern, and the mark that is there.
+    /// Returns the first address of a range that does not hold a tensor's pattern, and the mark found there.
     fn wrong(&self, tier: u32, range: Range<u64>, own: (usize, u64)) -> Option<(u64, Option<usize>)> {
         let mut at = range.start;
         let runs = self.memory.get(&tier).filter(|_| !range.is_empty());
@@ -192,7 +192,7 @@ impl<'w, 'a> Machine<'w, 'a> {
         }
         let (chunk, chunks) = step.chunk.unwrap_or((0, 1));
         let streamed = |name: &str| step.streamed.iter().any(|own| *own == name);
-        // An elementwise operator needs, of each input as large as its output, the part from this chunk on.
+        // Of each input as large as its output, an elementwise operator needs only this chunk's part.
         let whole = writes.iter().filter(|name| !streamed(name)).map(|name| self.places[name].size).max();
         let bytes = |machine: &Self, name: &str| {
             let size = machine.places[name].size;
@@ -227,7 +227,7 @@ impl<'w, 'a> Machine<'w, 'a> {
                     let part = bytes(self, name);
                     self.fill(name, part, chunk == 0 || streamed(name));
                 }
-                // A tensor that is not overwritten on purpose must still be there while the operator runs.
+                // A tensor that is not overwritten on purpose must stay intact while the operator runs.
                 for &name in &reads {
                     let over = step.overwrites.iter().any(|own| *own == name) || writes.contains(&name);
                     if !over {
@@ -235,7 +235,7 @@ impl<'w, 'a> Machine<'w, 'a> {
                         self.check((number, &what), name, part)?;
                     }
                 }
-                // Nor do two outputs lie on each other.
+                // Two outputs must not overlap either.
                 for &name in writes.iter().filter(|_| writes.len() > 1) {
                     let part = bytes(self, name);
                     self.check((number, &what), name, part)?;
@@ -245,7 +245,7 @@ impl<'w, 'a> Machine<'w, 'a> {
         Ok(())
     }
 
-    /// The bytes stay as they are: the view holds what the original does, if it begins where that does.
+    /// Gives the view its original's mark, if both begin at one offset. The bytes do not change.
     fn view(&mut self, original: &str, name: &'w str) {
         let same = self.places.get(original).is_some_and(|place| place.offset == self.places[name].offset);
         match self.holds.get(original).copied().filter(|_| same) {
@@ -254,12 +254,12 @@ impl<'w, 'a> Machine<'w, 'a> {
         };
     }
 
-    /// Buffers alone: filled when their life begins, checked when it ends or pauses.
+    /// Replays buffers alone: fills each when its life begins, and checks it when its life ends or pauses.
     fn lifetimes(&mut self, written: &'w Written<'a>) -> Result<(), Corruption> {
-        // A time, whether bytes are filled (or checked), which, and of what.
+        // The time, whether bytes are filled (or checked), which bytes, and the buffer's name.
         let mut events: Vec<(i64, bool, (u64, u64), &'w str)> = Vec::new();
         for place in written.buffers.iter().filter(|place| place.size > 0) {
-            // Two that share one place on purpose hold each other's bytes.
+            // Buffers that share a place on purpose overwrite each other.
             let partner = |name: &std::borrow::Cow<'a, str>| {
                 self.places.get(&**name).is_some_and(|partner| partner.offset == place.offset)
             };
@@ -280,7 +280,7 @@ impl<'w, 'a> Machine<'w, 'a> {
                 start = end;
             }
         }
-        // A buffer that ends at a time makes room for one that begins then.
+        // Check a buffer that ends at a time before filling one that begins then.
         events.sort_by_key(|&(time, begins, ..)| (time, begins));
         for (number, (time, begins, bytes, name)) in events.into_iter().enumerate() {
             if begins {
@@ -293,7 +293,7 @@ impl<'w, 'a> Machine<'w, 'a> {
         Ok(())
     }
 
-    /// Returns whether another buffer lies where `place` does because it may share that.
+    /// Returns whether another buffer lies at the offset of `place` because the two may share it.
     fn shared(&self, place: &WrittenPlace, written: &Written) -> bool {
         self.any_alias
             && written.buffers.iter().any(|other| {

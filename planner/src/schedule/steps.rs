@@ -12,13 +12,13 @@ use crate::transform::Trip;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Act {
-    /// The caller provides what it writes: inputs before every run, constants and states before the first.
+    /// The caller provides the tensors written: inputs before every run, constants and states before the first.
     Given,
     /// An operator runs.
     Run,
-    /// One place is copied to another.
+    /// A place is copied to another.
     Copy,
-    /// A constant is read again from where the model keeps it.
+    /// A constant is read again from the model.
     Load,
     /// The caller may read the outputs; the states and constants stay for the next run.
     Taken,
@@ -33,27 +33,27 @@ pub struct Operand {
     pub place: Option<PlaceId>,
 }
 
-/// The way in which the first output of an operator shares memory with inputs.
+/// How the first output of an operator shares memory with inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// Not at all.
+    /// It shares no memory.
     Apart,
-    /// It is the first input seen otherwise: it is not computed.
+    /// It is another view of the first input, and is not computed.
     View,
     /// It overwrites the inputs that lie in its buffer.
     Overwrite,
 }
 
-/// One step.
+/// A step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The time that lifetimes count: copies out belong to the operator before them, and copies back to the one after.
+    /// The time step, as in lifetimes: a copy out belongs to the operator before it, a copy back to the operator after it.
     pub time: i64,
     /// The kind of the step.
     pub act: Act,
     /// The number of the operator that runs.
     pub op: Option<usize>,
-    /// The chunk that the operator makes, and how many there are: `(0, 1)` for one that makes all at once.
+    /// The chunk that the operator makes, and the number of chunks: `(0, 1)` if it makes all at once.
     pub chunk: (u64, u64),
     /// The places that it reads.
     pub reads: Vec<Operand>,
@@ -63,13 +63,13 @@ pub struct Step {
     pub share: Share,
 }
 
-/// Returns whether the tensor is copied out when it leaves; a constant is still where it came from.
+/// Returns whether the tensor is copied out when it leaves; a constant is loaded again instead.
 pub(super) fn is_copied_out(graph: &Graph, trip: &Trip) -> bool {
     graph.tensors[trip.tensor].kind != Kind::Constant
 }
 
-/// Returns the steps of a graph: `stays` says where each tensor lies, `buffer_of` in which buffer if several may share one, and `away`
-/// where it lies on a trip, by the step after which it leaves.
+/// Returns the steps of a graph. `stays` gives the places of each tensor, `buffer_of` its buffer if several tensors may share one, and
+/// `away` its place on a trip, by tensor and the step after which it leaves.
 pub(super) fn steps(
     graph: &Graph,
     stays: &Stays,

@@ -1,4 +1,4 @@
-//! A schedule by names, as written and read: just what a program needs to execute it.
+//! A schedule by names, as written and read: only what a program needs to execute it.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,26 +16,27 @@ pub struct WrittenPlace<'a> {
     pub id: Cow<'a, str>,
     /// First byte in its memory.
     pub offset: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The offset is a multiple of this many bytes.
+    /// Alignment of the offset in bytes.
     pub align: u64,
     /// First time step at which it is live.
     pub start: i64,
-    /// The time step after its last.
+    /// The time step after the last at which it is live.
     pub end: i64,
-    /// The memory.
+    /// The number of its memory.
     pub tier: u32,
     /// The buffer it lies in, if that has another name.
     #[serde(rename = "in", default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Cow<'a, str>>,
-    /// The role of the tensor in it, if it is one of a model.
+    /// The role of its tensor, if it belongs to a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
     /// Another buffer with which it may share its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<Cow<'a, str>>,
-    /// The parts of its life in which less of it is in use: first step, the step after the last, and the bytes `from..to` that stay in use.
+    /// The parts of its life in which not all of it is in use: first step, the step after the last, and the bytes `from..to` that stay in
+    /// use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<(i64, i64, u64, u64)>,
 }
@@ -43,7 +44,7 @@ pub struct WrittenPlace<'a> {
 /// A step with names.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WrittenStep<'a> {
-    /// The time that lifetimes count.
+    /// The time step, as in lifetimes.
     pub time: i64,
     /// The kind of the step.
     #[serde(rename = "do")]
@@ -54,22 +55,22 @@ pub struct WrittenStep<'a> {
     /// The operator's type.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub kind: Cow<'a, str>,
-    /// The chunk that is made, and how many there are.
+    /// The chunk that the step makes, and the number of chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<(u64, u64)>,
-    /// The places it reads; a name that is no place's is a tensor that the plan has none for.
+    /// The places it reads; a name without a place is a tensor outside the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reads: Vec<Cow<'a, str>>,
     /// The places it writes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub writes: Vec<Cow<'a, str>>,
-    /// The places among those read that the first one written overwrites.
+    /// The places in `reads` that the first place in `writes` overwrites.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overwrites: Vec<Cow<'a, str>>,
-    /// The place that the first one written is a view of: that one is not computed.
+    /// The place of which the first place in `writes` is a view, so that it is not computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view_of: Option<Cow<'a, str>>,
-    /// The places among those written and read that hold one chunk at a time.
+    /// The places in `reads` and `writes` that hold one chunk at a time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streamed: Vec<Cow<'a, str>>,
 }

@@ -19,11 +19,11 @@ pub(super) struct Scaled<'a> {
     mirrored: Problem,
     instance: &'a Instance,
     conflicts: OnceLock<Option<Conflicts>>,
-    /// The boxes, if its buffers are boxes; then nothing is proved.
+    /// The boxes, if the buffers are boxes; a failure then proves nothing.
     boxes: Option<&'a Boxes>,
-    /// Bytes of a unit.
+    /// Bytes per unit.
     unit: u64,
-    /// False if sizes were rounded up to units: then nothing is proved either.
+    /// Whether sizes are whole units; if they were rounded up, a failure proves nothing.
     exact: bool,
 }
 
@@ -59,12 +59,12 @@ impl<'a> Scaled<'a> {
         Some(Self { problem, mirrored, instance, conflicts: OnceLock::new(), boxes, unit, exact })
     }
 
-    /// Returns the bytes that one search keeps for the nodes on its path.
+    /// Returns the bytes that a search keeps for the nodes on its path.
     pub(super) fn bytes(&self) -> usize {
         (12 * self.problem.sections + 4 * self.instance.len()) * self.instance.len()
     }
 
-    /// Returns all conflicts, listed when first needed; `None` if there was no time for that.
+    /// Returns all conflicts, listed when first needed; `None` if there was no time.
     fn conflicts(&self, deadline: &Deadline) -> Option<&Conflicts> {
         self.conflicts.get_or_init(|| Conflicts::within(self.instance, deadline)).as_ref()
     }
@@ -77,7 +77,7 @@ impl<'a> Scaled<'a> {
     }
 }
 
-/// The strategies, roughly by how often they are the first to succeed.
+/// The strategies, roughly in order of how often they are the first to succeed.
 const STRATEGIES: [(Pick, Order); 12] = [
     (Pick::Lowest, Order::Area),
     (Pick::Narrowest, Order::Total),
@@ -105,14 +105,14 @@ pub(super) struct Climb<'a> {
     round: u64,
     turn: u64,
     budget: u64,
-    /// The most that a search has placed before it gave up.
+    /// The largest area (bytes × sections) that a search placed before it gave up.
     most: u64,
-    /// The proved lower bound of this instance's plans, in units.
+    /// The proven lower bound on this instance's plans, in units.
     proved: u64,
 }
 
 impl<'a> Climb<'a> {
-    /// Prepares the searches; odd threads look at time backwards. `None` if no time is left for that.
+    /// Prepares the searches; odd threads run time backwards. `None` if no time is left.
     pub(super) fn new(
         shared: &'a Shared<'a>,
         scaled: &'a Scaled<'a>,
@@ -144,10 +144,10 @@ impl<'a> Climb<'a> {
         self.search.nodes * 4 * (self.scaled.problem.sections + self.scaled.instance.len()) as u64
     }
 
-    /// Searches at the lower bound, then ever closer to the best plan. False if nothing is left to be found.
+    /// Searches at the lower bound, then ever closer to the best plan. Returns false if nothing is left to find.
     pub(super) fn round(&mut self) -> bool {
         let (shared, unit, n) = (self.shared, self.scaled.unit, self.scaled.instance.len());
-        // In units: goals are tried in `low..=high`.
+        // Goals are tried in `low..=high`, in units.
         let mut floor = 0;
         loop {
             let least = shared.bound.load(Ordering::Relaxed).div_ceil(unit).max(self.proved);
@@ -159,7 +159,7 @@ impl<'a> Climb<'a> {
                 best.saturating_sub(1) / unit
             };
             if least > high {
-                // Every peak is a multiple of the unit, and so the bound may be rounded up to one.
+                // Every peak is a multiple of the unit, so the bound may be rounded up to a multiple.
                 if self.scaled.exact && self.scaled.boxes.is_none() {
                     shared.raise_bound(shared.bound.load(Ordering::Relaxed).div_ceil(unit) * unit);
                 }
@@ -169,7 +169,7 @@ impl<'a> Climb<'a> {
                 break;
             }
             let goal = match floor {
-                // With a capacity there is one goal, and it is the easiest.
+                // With a capacity there is only one goal, and it is the easiest.
                 _ if shared.capacity < u64::MAX => high,
                 0 if n <= 4000 || self.round > 2 => low,
                 _ => low + (high - low) / 2,
@@ -194,7 +194,7 @@ impl<'a> Climb<'a> {
                     self.proved = self.proved.max(goal + 1);
                 }
                 Answer::Unknown if shared.capacity < u64::MAX => break,
-                // Between this goal and the best: the rest of the way is halved; near the best the round ends.
+                // Raise the floor towards the best peak; the round ends near it.
                 Answer::Unknown => floor = goal + 1 + (high.saturating_sub(goal)) / 8,
             }
         }
@@ -231,7 +231,7 @@ impl<'a> Climb<'a> {
         Answer::Unknown
     }
 
-    /// Places the buffers that the search could not place wherever there is room, or on top.
+    /// Places the buffers left by the search wherever there is room, or on top.
     fn complete(&self) {
         let units = |offset: Option<u32>| offset.map(|offset| u64::from(offset) * self.scaled.unit);
         let partial: Vec<Option<u64>> = self.search.partial().into_iter().map(units).collect();

@@ -1,8 +1,8 @@
-//! Plans the moments of the highest load first, and then ever more of what lies around them.
+//! Plans the moments of the highest load first, then ever more of the buffers around them.
 //!
-//! Where the load has a few peaks, the buffers that are live at them decide the arena, and all others have room to spare. A plan of
-//! everything at once meets them in any order. So the buffers of the peaks, the first core, are planned by themselves; each larger core
-//! keeps the places of the one within it, adds its own buffers, and repairs what ends above the peak so far.
+//! If the load has a few peaks, the buffers live at them decide the size of the arena, and all others have room to spare. A plan of
+//! everything at once places them in any order. So the buffers of the peaks, the first core, are planned by themselves; each larger core
+//! keeps the places of the core within it, adds its own buffers, and repairs buffers that end above the peak so far.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,30 +16,30 @@ use crate::greedy::{self, Conflicts, Fit, Order};
 use crate::model::Instance;
 use crate::sections::Sections;
 
-/// The smallest number of buffers in the first core; each attempt takes this number, or twice or four times as many.
+/// Smallest number of buffers in the first core; each attempt uses this number, or twice or four times as many.
 const FIRST: usize = 300;
 
-/// Nanoseconds, as other attempts count them, for a plan of the first core and for the repairs of each larger one.
+/// Estimated nanoseconds for a plan of the first core; the repairs of each larger core get three times as many.
 const EFFORT: u64 = 100_000_000;
 
-/// Plans an instance by itself, for about as many nanoseconds as `effort` says or until `deadline`, and returns how many it took.
+/// Plans an instance by itself, for about `effort` nanoseconds or until `deadline`, and returns the nanoseconds it took.
 pub(super) type Search = fn(inner: &Shared, effort: u64, seed: u64, deadline: &Deadline) -> u64;
 
 /// The cores of an instance.
 pub(super) struct Cores {
     /// Plans the first core.
     search: Search,
-    /// The buffers, those of the highest moments first.
+    /// The buffers, those live at the highest loads first.
     order: Vec<usize>,
-    /// The load that each buffer lives through at most, in the same order.
+    /// The highest load during each buffer's life, in the order of `order`.
     loads: Vec<u64>,
     attempts: u64,
-    /// The best plans of the first cores so far, by the number of their buffers.
+    /// The best plans of first cores so far, by number of buffers.
     plans: HashMap<usize, Vec<u64>>,
 }
 
 impl Cores {
-    /// Ranks the buffers by the highest load that they live through. O(n log n).
+    /// Ranks the buffers by the highest load during their lives. O(n log n).
     pub(super) fn new(instance: &Instance, search: Search) -> Self {
         let buffers = instance.buffers();
         let sections = Sections::new(buffers.iter().map(|buffer| (buffer.start, buffer.end)));
@@ -64,7 +64,7 @@ impl Cores {
                 }
                 (lo, hi) = (lo / 2, hi / 2);
             }
-            // Fixed buffers cannot give way.
+            // Fixed buffers cannot move, so they go first.
             if buffers[n].fixed.is_some() { u64::MAX } else { highest }
         };
         let mut ranked: Vec<(u64, usize)> = (0..buffers.len()).map(|n| (highest(n), n)).collect();
@@ -73,7 +73,7 @@ impl Cores {
         Self { search, order, loads, attempts: 0, plans: HashMap::new() }
     }
 
-    /// Returns the number of buffers of a core that has at least `wanted`: those of one load stay together.
+    /// Returns the number of buffers in a core of at least `wanted`: buffers of equal load stay together.
     fn end(&self, wanted: usize) -> usize {
         match self.loads.get(wanted.saturating_sub(1)) {
             Some(&load) => self.loads.partition_point(|&other| other >= load),
@@ -81,12 +81,12 @@ impl Cores {
         }
     }
 
-    /// Returns true if some buffers are planned before others.
+    /// Returns whether the first core has at most half of the buffers.
     pub(super) fn several(&self) -> bool {
         self.end(FIRST) <= self.order.len() / 2
     }
 
-    /// Plans all cores, offers the plan of the last to `shared`, and returns the nanoseconds that this took, as other attempts count them.
+    /// Plans all cores, offers the plan of the last to `shared`, and returns the estimated nanoseconds used.
     pub(super) fn attempt(&mut self, shared: &Shared, random: &mut fastrand::Rng) -> u64 {
         self.attempts += 1;
         let effort = EFFORT * self.attempts;
@@ -124,7 +124,7 @@ impl Cores {
         cost
     }
 
-    /// Plans the first core of plain rectangles like an instance of its own, from its best plan so far.
+    /// Plans the first core of plain rectangles like a separate instance, from its best plan so far.
     fn first_core(
         &mut self,
         shared: &Shared,
@@ -133,7 +133,7 @@ impl Cores {
         random: &mut fastrand::Rng,
         cost: &mut u64,
     ) -> Vec<u64> {
-        // Its end is not that of the whole search.
+        // The end of its search must not end the whole search.
         let deadline = shared.deadline.within(Duration::MAX);
         let inner = Shared::new(part, deadline, None, shared.bound.load(Ordering::Relaxed), None);
         if let Some(offsets) = self.plans.remove(&part.len()) {
@@ -146,7 +146,7 @@ impl Cores {
     }
 }
 
-/// Plans a core with the places in `partial`, or one that is more than rectangles; `None` if there was no time.
+/// Plans a core around the places in `partial`, or a core that is not only rectangles; `None` if time ran out.
 fn larger_core(
     shared: &Shared,
     part: &Instance,
@@ -202,14 +202,14 @@ mod tests {
         let buffers = lives.iter().map(|&(size, start, end)| Buffer::new("", size, start, end));
         let mut buffers: Vec<Buffer> = buffers.collect();
         let cores = Cores::new(&Instance::unchecked(buffers.clone()), plan_core);
-        // The loads that they live through: 3, 10, 12, 12, 5.
+        // The highest loads during their lives: 3, 10, 12, 12, 5.
         assert_eq!((cores.order.clone(), cores.loads.clone()), (vec![2, 3, 1, 4, 0], vec![12, 12, 10, 5, 3]));
         assert_eq!([0, 1, 2, 3, 9].map(|wanted| cores.end(wanted)), [2, 2, 2, 3, 5]);
         buffers[0].fixed = Some(0);
         assert_eq!(Cores::new(&Instance::unchecked(buffers), plan_core).order, [0, 2, 3, 1, 4]);
     }
 
-    /// One moment of a high load among many of a low one.
+    /// One moment of high load among many of low load.
     #[test]
     fn a_single_peak_is_planned_at_its_bound() {
         let mut random = fastrand::Rng::with_seed(5);

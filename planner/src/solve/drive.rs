@@ -1,4 +1,4 @@
-//! Plans with greedy plans and exact searches side by side.
+//! Runs greedy planners and exact searches side by side.
 
 use std::sync::atomic::Ordering;
 
@@ -9,25 +9,25 @@ use crate::boxes::Join;
 use crate::exact::{Answer, filled, general, perfect};
 use crate::greedy::descent::{Descent, Prefer, descend};
 
-/// Instances up to this size are searched exactly as a whole.
+/// Largest number of buffers for which an instance is searched exactly as a whole.
 const SEARCHED: usize = 12_000;
 
-/// The same for instances that are more than rectangles.
+/// Largest number of buffers for an exact search if not all are rectangles.
 const GENERAL: usize = 2000;
 
-/// Instances up to this size are looked at for a perfect packing.
+/// Largest number of buffers for which a perfect packing is tried.
 const STACKED: usize = 300_000;
 
-/// The most bytes for the states of all searches' nodes.
+/// Most bytes for the nodes of all searches.
 const SEARCH_BYTES: usize = 1 << 30;
 
-/// Noisy plans before the exact search of instances that are more than rectangles.
+/// Number of noisy plans before the exact search if not all buffers are rectangles.
 const BEFORE: usize = 36;
 
-/// Steps of each thread for such instances; more seldom help.
+/// Number of steps of each thread if not all buffers are rectangles; more seldom help.
 const STEPS: usize = 6000;
 
-/// Plans an instance that has the plans of simple rules already.
+/// Improves the plans of simple rules for an instance.
 pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
     let (instance, plain) = (shared.instance, shared.instance.is_plain());
     let packed = Packed::default();
@@ -42,7 +42,7 @@ pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
             }
         }
     }
-    // Nothing to spare: then an order is looked for, of the boxes and, as they may be mistaken, of the buffers.
+    // With no memory to spare, look for a perfect packing of the boxes and, since the boxes may be wrong, of the buffers.
     let stacked =
         boxes.and_then(|boxes| Some(boxes.unpack(&perfect::pack(&boxes.instance, &shared.deadline)?)));
     let alone =
@@ -50,7 +50,7 @@ pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
     if let Some(offsets) = stacked.or_else(|| if shared.done() { None } else { alone() }) {
         shared.offer(offsets);
     }
-    // Little to spare: then what is missing is guessed.
+    // With little memory to spare, guess the buffers missing from a perfect packing.
     if small && !shared.done() {
         let bound = shared.bound.load(Ordering::Relaxed);
         let goal = if shared.capacity < u64::MAX { shared.capacity.max(bound) } else { bound };
@@ -68,7 +68,7 @@ pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
     let whole = small.then(|| Scaled::new(instance, None)).flatten();
     let boxed = boxes.and_then(|boxes| Scaled::new(&boxes.instance, Some(boxes)));
     std::thread::scope(|scope| {
-        // In turns; where memory is short, only some threads search.
+        // Threads search the problems in turns; only some search if memory is short.
         let mut bytes = 0;
         let mut affordable = |problem: &&Scaled| {
             bytes += problem.bytes();
@@ -81,7 +81,7 @@ pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
             let packed = &packed;
             let work = move || {
                 let over = || shared.deadline.passed();
-                // One thread makes the greedy plans where the others search, else all share them.
+                // One thread makes the greedy plans while the others search; without searches all threads share them.
                 let share = if searched { (0, 1) } else { (thread, threads) };
                 let greedy = || Portfolio::new(shared, packed, share, seed ^ (thread as u64) << 32);
                 let mut portfolio = (!searched || thread == threads - 1).then(greedy);
@@ -98,7 +98,7 @@ pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
                     if climbs.is_empty() {
                         portfolio.get_or_insert_with(greedy).step();
                     } else if let Some(portfolio) = &mut portfolio {
-                        // A fifth of the time; two thirds where exact searches seldom end.
+                        // A fifth of the time, or two thirds for instances whose exact searches seldom end.
                         let searched = climbs.iter().map(Climb::cost).sum::<u64>();
                         let share = if instance.len() > 2000 { 2 * searched } else { searched / 4 };
                         while portfolio.cost() < share && !over() {
@@ -114,11 +114,11 @@ pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
                 .spawn_scoped(scope, work)
                 .expect("a thread can be made");
         }
-        // The threads stop by themselves; this one only tells the watcher that time passes.
+        // The threads stop by themselves.
     });
 }
 
-/// Searches exactly, ever lower.
+/// Searches exactly, at ever lower goals.
 fn search(shared: &Shared) {
     let Some(conflicts) = shared.conflicts() else { return };
     while !shared.deadline.passed() {

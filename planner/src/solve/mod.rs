@@ -1,4 +1,4 @@
-//! The driver: runs bounds, heuristics and exact search, and has the best plan so far at any time.
+//! The driver: runs bounds, heuristics and exact search, and keeps the best plan so far.
 
 mod climb;
 mod cores;
@@ -26,8 +26,8 @@ pub struct Options {
     pub capacity: Option<u64>,
     /// The time after which the search stops without an answer.
     pub time_limit: Duration,
-    /// The work after which the search stops, in units of about a millisecond that are the same on every machine; `None` for no limit. One
-    /// thread then makes the same plan everywhere, if the time does not end first.
+    /// The work after which the search stops, in units of about a millisecond, equal on every machine; `None` for no limit. One thread
+    /// then makes the same plan everywhere, unless the time ends first.
     pub work: Option<u64>,
     /// Number of threads; at least 1.
     pub threads: usize,
@@ -56,7 +56,7 @@ impl Options {
     }
 }
 
-/// Proofs that a search has of its plan, the best first.
+/// What a search has proved about its plan, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
@@ -64,9 +64,9 @@ pub enum Status {
     Optimal,
     /// The plan fits the requested capacity.
     Fits,
-    /// The best plan found; the lower bound says how far from the optimum it can be.
+    /// The plan is the best found; the lower bound limits its distance from the optimum.
     Gap,
-    /// No plan was found that fits, and none was proved impossible. The plan is the best found.
+    /// No plan that fits was found, nor proved impossible. The plan is the best found.
     Inconclusive,
     /// Proved: no plan fits the capacity. The plan is the best found.
     Infeasible,
@@ -79,9 +79,9 @@ pub struct Solution {
     pub offsets: Vec<u64>,
     /// The highest end of a buffer, in bytes.
     pub peak: u64,
-    /// The lower bound of the peak of all plans, in bytes.
+    /// The lower bound on the peaks of all plans, in bytes.
     pub lower_bound: u64,
-    /// The bound that needs no search, with its moment and buffers.
+    /// The bound found without a search, with its moment and buffers.
     pub bound: Bound,
     /// The proof about the plan.
     pub status: Status,
@@ -96,7 +96,7 @@ pub struct Solution {
 }
 
 impl Solution {
-    /// Returns how far above the lower bound the plan is, in percent.
+    /// Returns the plan's distance above the lower bound, in percent.
     pub fn gap(&self) -> f64 {
         if self.lower_bound == 0 {
             return 0.0;
@@ -128,10 +128,10 @@ pub struct Progress {
     pub lower_bound: u64,
 }
 
-/// Is called with the progress whenever there is some.
+/// A function that is called at each progress.
 pub type Watcher<'a> = Option<&'a (dyn Fn(Progress) + Sync)>;
 
-/// The best offsets so far, and when which peak was reached.
+/// The best offsets so far, and the time at which each better peak was reached.
 type Best = (Vec<u64>, Vec<(Duration, u64)>);
 
 /// The state that the threads share.
@@ -140,7 +140,7 @@ struct Shared<'a> {
     started: Instant,
     deadline: Deadline,
     capacity: u64,
-    /// The highest end of a buffer that is never live, which is not in `instance`.
+    /// The highest end of the buffers that are never live, which are not in `instance`.
     floor: u64,
     peak: AtomicU64,
     bound: AtomicU64,
@@ -151,7 +151,7 @@ struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    /// Creates the state of a search that starts now, with no plan yet.
+    /// Creates the state of a search that starts now, without a plan.
     fn new(
         instance: &'a Instance,
         deadline: Deadline,
@@ -178,12 +178,12 @@ impl<'a> Shared<'a> {
         self.best.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns all conflicts, listed when first needed; `None` if there was no time for that.
+    /// Returns all conflicts, listed when first needed; `None` if there was no time.
     fn conflicts(&self) -> Option<&Conflicts> {
         self.conflicts.get_or_init(|| Conflicts::within(self.instance, &self.deadline)).as_ref()
     }
 
-    /// Returns true if nothing is left to find out.
+    /// Returns whether nothing is left to find out.
     fn done(&self) -> bool {
         let (peak, bound) = (self.peak.load(Ordering::Relaxed), self.bound.load(Ordering::Relaxed));
         peak <= bound || (self.capacity < u64::MAX && (peak <= self.capacity || bound > self.capacity))
@@ -203,7 +203,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Accepts a plan if it is better and no fixed buffer lies under another in it.
+    /// Accepts a plan if it is better and no fixed buffer overlaps another buffer in it.
     fn offer(&self, offsets: Vec<u64>) {
         let (peak, known) = (self.instance.peak(&offsets).max(self.floor), self.peak.load(Ordering::Relaxed));
         let sure = known == u64::MAX || self.instance.is_plain();
@@ -222,7 +222,7 @@ impl<'a> Shared<'a> {
         self.check();
     }
 
-    /// Places the buffers in this order, as long as that is better than the best plan; false if the deadline passes.
+    /// Places the buffers in this order, as long as the result beats the best plan; returns false if the deadline passes.
     fn place(&self, conflicts: &Conflicts, order: &[usize], fit: Fit) -> bool {
         let (partial, rule) = (vec![None; self.instance.len()], (fit, self.peak.load(Ordering::Relaxed)));
         let made = greedy::complete(self.instance, conflicts, &partial, order, rule, &self.deadline);
@@ -230,7 +230,7 @@ impl<'a> Shared<'a> {
         !self.deadline.passed()
     }
 
-    /// Makes the plans of simple rules. Each is given up where it is no better than those before it.
+    /// Makes the plans of simple rules, and abandons each plan that becomes no better than the plans before it.
     fn simple(&self, rules: &[Baseline]) {
         let Some(conflicts) = self.conflicts() else { return };
         for &rule in rules {
@@ -241,7 +241,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Makes some steps of repair, from the best plan or from the end of the previous steps; returns their work, in conflicts.
+    /// Makes some repair steps, from the best plan or the result of the previous steps; returns their work, in conflicts.
     fn repair<'s>(&'s self, repair: &mut Option<Repair<'s>>, random: &mut fastrand::Rng) -> u64 {
         let best = self.peak.load(Ordering::Relaxed);
         let peak = |repair: &Repair| self.instance.peak(repair.offsets());
@@ -280,8 +280,8 @@ impl<'a> Shared<'a> {
 
 /// Plans an instance of one tier; see [`solve_tiers`] for several.
 ///
-/// The plan is always complete and valid, whatever the status. Every phase keeps to the time limit;
-/// only the first greedy plan, which takes O(n log n), gets a tenth of a second more where the limit is shorter than that.
+/// The plan is always complete and valid, whatever the status. Every phase keeps to the time limit, except that the first greedy plan,
+/// which takes O(n log n), may take about a tenth of a second longer.
 pub fn solve(instance: &Instance, options: &Options, watcher: Watcher<'_>) -> Solution {
     solve_within(instance, options, options.deadline(), watcher)
 }
@@ -295,7 +295,7 @@ pub fn solve_within(
 ) -> Solution {
     let started = Instant::now();
     let mut bound = bounds::quick_bound(instance, &deadline.extended(GRACE));
-    // No phase sees buffers that are never live; the bound says that they fit the arena.
+    // No phase sees buffers that are never live; the bound ensures that they fit the arena.
     let live: Vec<usize> = (0..instance.len()).filter(|&n| instance.buffers()[n].is_ever_live()).collect();
     let part = (live.len() < instance.len()).then(|| instance.part(&live));
     let searched = part.as_ref().unwrap_or(instance);
@@ -304,14 +304,14 @@ pub fn solve_within(
     let shared =
         Shared { started, floor, ..Shared::new(searched, deadline, options.capacity, bound.bytes, watcher) };
     let threads = options.threads.max(1);
-    // Simple rules before anything that takes longer, so that no answer is worse than theirs once there was time for them: of many pairs
-    // the best two. Of few, a rule takes no longer than the first plan.
+    // Run simple rules before anything slower, so that no answer is worse than theirs if there was time for them; with many pairs only
+    // the best two. With few buffers and pairs, a rule takes no longer than the first plan.
     let pairs = Conflicts::count(searched);
     let first = usize::from(searched.is_plain() && searched.len() <= FEW && pairs <= MANY);
     if !shared.deadline.passed() {
         shared.simple(&Baseline::ALL[..first]);
     }
-    // There is a plan even if none can fit.
+    // Always make a plan, even if none can fit.
     if shared.peak.load(Ordering::Relaxed) == u64::MAX || !shared.done() {
         shared.offer(first_plan(&shared));
     }
@@ -344,7 +344,7 @@ pub fn solve_within(
         Some(_) => Status::Inconclusive,
     };
     let nodes = shared.nodes.load(Ordering::Relaxed);
-    // A capacity that is proved too small raises the bound to just above it, which is no statement about the peak.
+    // A capacity that is proved too small raises the bound to just above it, which says nothing about the peak.
     Solution {
         offsets,
         peak,
@@ -358,14 +358,14 @@ pub fn solve_within(
     }
 }
 
-/// The most buffers, and the most pairs of them that are live at once, that are few.
+/// Largest number of buffers, and of pairs live at once, that count as few.
 const FEW: usize = 20_000;
 const MANY: u64 = 2_000_000;
 
 /// The time that the first bound and the first plan may take beyond the limit.
 const GRACE: Duration = Duration::from_millis(80);
 
-/// Makes the first plan. Buffers with gaps or shared places are packed as if they had none, above all fixed buffers.
+/// Makes the first plan. Packs all buffers above the fixed ones, without using gaps or shared places.
 fn first_plan(shared: &Shared) -> Vec<u64> {
     let instance = shared.instance;
     let buffers = instance.buffers();
@@ -375,7 +375,7 @@ fn first_plan(shared: &Shared) -> Vec<u64> {
     let packed = descend_from(base, instance, descent, &shared.deadline.extended(GRACE));
     let mut offsets = packed.unwrap_or_else(|| {
         let (offsets, load) = allocated(base, instance);
-        // Nor was there time for a bound.
+        // There was no time for a bound either.
         if instance.is_plain() {
             shared.raise_bound(load);
         }
@@ -394,14 +394,14 @@ pub struct TierPlan {
     pub tier: u32,
     /// Its buffers (indices of the whole instance), in the order of `instance`.
     pub members: Vec<usize>,
-    /// Its buffers alone.
+    /// An instance of its buffers alone.
     pub instance: Instance,
     /// Their plan.
     pub solution: Solution,
 }
 
-/// Plans every tier by itself until `deadline`, within its own capacity if one is given; the time limit of `options` is not used. Each tier gets
-/// an even share of the time that the tiers before it left.
+/// Plans every tier by itself until `deadline`, within the tier's capacity if given; the time limit of `options` is not used. Each tier
+/// gets an even share of the time left by the tiers before it.
 pub fn solve_tiers(
     instance: &Instance,
     options: &Options,
@@ -431,7 +431,7 @@ pub fn solve_tiers(
 /// Plans like [`solve_tiers`], checks the plan, and merges the tiers.
 ///
 /// # Errors
-/// The first [`Violation`] found: a defect of this crate.
+/// The first [`Violation`] found, which is a bug in this crate.
 pub fn solve_checked(
     instance: &Instance,
     options: &Options,
@@ -444,8 +444,8 @@ pub fn solve_checked(
     Ok(merge(instance, &tiers))
 }
 
-/// Merges the plans of all tiers into one solution for the whole instance: each tier's offsets from 0, the largest peak and bound,
-/// the worst status, and the time and nodes of all together.
+/// Merges the plans of all tiers into one solution for the whole instance: each tier's offsets start at 0; the peak and bound are the
+/// largest, the status the worst, and the time and nodes the sum.
 pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
     let worst = tiers.iter().max_by_key(|tier| tier.solution.status).map(|tier| tier.solution.clone());
     let mut whole = worst.unwrap_or_else(|| solve(&Instance::default(), &Options::default(), None));

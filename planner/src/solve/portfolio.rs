@@ -1,4 +1,4 @@
-//! Makes greedy plans in many ways and repairs the best ones; the work is divided among threads.
+//! Makes greedy plans in many ways and repairs the best; threads share the work.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -12,10 +12,10 @@ use crate::greedy::repair::Repair;
 use crate::greedy::{self, Conflicts, Fit, LISTED, Order};
 use crate::model::Instance;
 
-/// Instances up to this size are packed into boxes.
+/// Largest number of buffers for which an instance is packed into boxes.
 const PACKED: usize = 300_000;
 
-/// The most work for plans from the highest moments outwards, as a multiple of that for descents, once one of them was the best.
+/// Work for plans from the highest moments outwards once such a plan was the best, as a multiple of the work for descents.
 const FAVOUR: u64 = 4;
 
 /// The boxes of an instance, packed when first needed.
@@ -36,7 +36,7 @@ impl Packed {
         slot.get_or_init(|| boxes(instance, join, 0.0, deadline)).as_ref()
     }
 
-    /// Returns the instance as one of rectangles alone; `None` if that is impossible.
+    /// Returns the instance with rectangles only; `None` if that is impossible.
     fn chains(&self, instance: &Instance) -> Option<&Boxes> {
         self.chains.get_or_init(|| chains(instance)).as_ref()
     }
@@ -52,35 +52,35 @@ struct Way {
     noise: u8,
 }
 
-/// Plans from the highest moments outwards.
+/// The planner from the highest moments outwards.
 enum Outwards {
     Never,
-    /// Not looked at yet.
+    /// Not created yet.
     Wanted,
     From(Cores),
 }
 
-/// One thread's share.
+/// One thread's share of the work.
 pub(super) struct Portfolio<'a> {
     shared: &'a Shared<'a>,
     packed: &'a Packed,
     random: fastrand::Rng,
-    /// True if conflicts are listed: then there are rules and repairs besides descents.
+    /// Whether conflicts are listed, so that there are rules and repairs besides descents.
     listed: bool,
     plain: bool,
-    /// True if there are several alignments.
+    /// Whether there are several alignments.
     mixed: bool,
-    /// Orders that are still to be tried once.
+    /// Rules that remain to be tried once.
     rules: Vec<(Order, Fit)>,
     share: (usize, usize),
     repair: Option<Repair<'a>>,
-    /// The kinds of descent that made the best plans, each with its peak.
+    /// The kinds of descent that made the best plans, with their peaks.
     elite: Vec<(u64, Way)>,
     cores: Outwards,
-    /// The most work for these, as a multiple of that for descents.
+    /// The most work for `cores`, as a multiple of the work for descents.
     favour: u64,
-    /// The approximate cost in nanoseconds of noisy descents, rules, repairs and cores. Counted, not timed, so that a seed
-    /// and one thread give one plan.
+    /// The approximate cost in nanoseconds of noisy descents, rules, repairs and cores. It is counted, not timed, so that with one thread
+    /// the seed determines the plan.
     spent: [u64; 4],
     pairs: u64,
 }
@@ -109,20 +109,20 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// Leaves out the plans from the highest moments outwards.
+    /// Disables the plans from the highest moments outwards.
     fn without_cores(mut self) -> Self {
         self.cores = Outwards::Never;
         self
     }
 
-    /// Runs the cheap methods: the descents without noise, and the rules if there are few conflicts.
+    /// Runs the cheap methods: descents without noise, and the rules if there are few conflicts.
     pub(super) fn brief(&mut self) {
         let (first, step) = self.share;
         let (left, long) = (Prefer::Leftmost, Prefer::Longest);
         let ways = [(left, false), (left, true), (long, false), (long, true)];
         let descent = |aligned| ways.map(|(prefer, mirror)| Descent { prefer, mirror, aligned, noise: None });
         let aligned = descent(true).into_iter().filter(|_| self.mixed);
-        // The first plan of rectangles is the first of these.
+        // For rectangles, the first plan was already the first of these descents.
         let unaligned = descent(false).into_iter().skip(self.plain.into());
         for descent in unaligned.chain(aligned).skip(first).step_by(step) {
             if !self.over() {
@@ -151,7 +151,7 @@ impl<'a> Portfolio<'a> {
     pub(super) fn step(&mut self) {
         let n = self.shared.instance.len() as u64;
         let [descents, rules, repairs, cores] = self.spent;
-        // Rules cost the most and seldom win where there are many conflicts.
+        // With many conflicts, rules cost the most and seldom win.
         let (share, first) = if self.pairs > 10_000_000 { (8, 16 * self.pairs) } else { (3, 0) };
         if self.listed && share * rules + first <= descents {
             self.spent[1] += 16 * self.pairs + 2000 * n + 1;
@@ -188,7 +188,7 @@ impl<'a> Portfolio<'a> {
         Some(peak)
     }
 
-    /// Makes a random descent, or one more of a kind that did well.
+    /// Makes a random descent, or another of a kind that did well.
     fn noisy_descent(&mut self) {
         let random = &mut self.random;
         let way = match random.choice(&self.elite) {
@@ -203,7 +203,7 @@ impl<'a> Portfolio<'a> {
             },
         };
         let Way { join, prefer, mirror, aligned, noise } = way;
-        // Buffers that are told apart are looked for in many sets.
+        // An aligned descent searches many sets of buffers.
         self.spent[0] += if aligned { 20_000 } else { 2000 } * self.shared.instance.len() as u64;
         let noise = Some((noise, random.u64(..)));
         if let Some(peak) = self.descend(join, Descent { prefer, mirror, aligned, noise }) {
@@ -257,7 +257,7 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// Plans the moments of the highest load first; never again if there is one such moment only.
+    /// Plans the moments of the highest load first, unless the first core has most of the buffers.
     fn core(&mut self) {
         if matches!(self.cores, Outwards::Wanted) {
             let cores = Cores::new(self.shared.instance, plan_core);
@@ -272,7 +272,7 @@ impl<'a> Portfolio<'a> {
     }
 }
 
-/// Plans a core like an instance of its own, without cores in it; see [`Search`](super::cores::Search).
+/// Plans a core like a separate instance, without cores in it; see [`Search`](super::cores::Search).
 pub(super) fn plan_core(inner: &Shared, effort: u64, seed: u64, deadline: &Deadline) -> u64 {
     let packed = Packed::default();
     let mut portfolio = Portfolio::new(inner, &packed, (0, 1), seed).without_cores();

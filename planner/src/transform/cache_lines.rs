@@ -1,4 +1,4 @@
-//! Cache lines: buffers of a cached memory that share no line, so that each can be handed to DMA on its own.
+//! Cache lines: buffers of a cached memory that share no line, so that each can be passed to DMA separately.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ pub type CacheLines = BTreeMap<u32, u64>;
 /// buffer, before and after a DMA transfer, without losing bytes of its neighbours. O(n log n).
 ///
 /// # Errors
-/// [`InstanceError::Misaligned`] if a fixed offset is not a multiple of the line, [`InstanceError::TooLarge`] if the buffers
-/// together no longer fit 63 bits.
+/// [`InstanceError::Misaligned`] if a fixed offset is not a multiple of the line, [`InstanceError::TooLarge`] if the buffers together no
+/// longer fit in 63 bits.
 ///
 /// # Panics
 /// If a line is not a power of two.
@@ -25,7 +25,7 @@ pub fn cache_lines(instance: &Instance, lines: &CacheLines) -> Result<Instance, 
         };
         assert!(line.is_power_of_two(), "a cache line of {line} bytes");
         let up = |bytes: u64| bytes.checked_next_multiple_of(line).ok_or(InstanceError::TooLarge);
-        // The least common multiple: what the alignment lacks of the line's factors of two.
+        // For the least common multiple: the line's factors of two that the alignment lacks.
         let lacking = line >> buffer.align.trailing_zeros().min(line.trailing_zeros());
         let align = buffer.align.checked_mul(lacking).ok_or(InstanceError::TooLarge)?;
         let widened = |gap: &Gap| {

@@ -7,11 +7,11 @@ use crate::model::{Buffer, Instance, InstanceError};
 /// A graph lowered with shared buffers.
 #[derive(Clone, Debug)]
 pub struct InPlace {
-    /// One buffer for each group of tensors, named by the first.
+    /// One buffer for each group of tensors, named after the first.
     pub instance: Instance,
-    /// For each tensor the buffer it lies in, if any.
+    /// For each tensor, the buffer that holds it, if any.
     pub buffer_of: Vec<Option<usize>>,
-    /// The tensors that lie in a buffer named by another.
+    /// The tensors that lie in a buffer named after another tensor.
     pub inside: Vec<Inside>,
     /// Number of tensors that are views of others.
     pub views: usize,
@@ -19,18 +19,18 @@ pub struct InPlace {
     pub overwrites: usize,
 }
 
-/// Lowers a graph so that views share the memory of their tensors, and elementwise operators overwrite an input of the
-/// same size that is not read afterwards (a larger one would keep more memory alive than necessary). A planned input
-/// counts like any other memory, because it is provided again before every run. O(tensors + edges).
+/// Lowers a graph so that views share the memory of their tensors, and elementwise operators overwrite an input of the same size that is
+/// not read afterwards (a larger one would keep more memory alive than necessary). A planned input may be overwritten too, because it is
+/// provided again before every run. O(tensors + edges).
 ///
 /// # Errors
-/// If the tensors together are too large to be counted.
+/// If the total size of the tensors is too large to count.
 pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceError> {
     in_place_by(graph, lowering, &mut |_| Some(0))
 }
 
-/// Lowers a graph like [`in_place`]. `choose` gets how many inputs an operator may overwrite, one at least, and returns the number of
-/// the one that it does, or `None` for none of them.
+/// Lowers a graph like [`in_place`]. `choose` receives the number of inputs that an operator may overwrite, at least one, and returns the
+/// index of the input to overwrite, or `None`.
 pub(crate) fn in_place_by(
     graph: &Graph,
     lowering: Lowering,
@@ -39,16 +39,16 @@ pub(crate) fn in_place_by(
     let lives = graph.lives(lowering);
     let tensors = &graph.tensors;
     let mut root: Vec<usize> = (0..tensors.len()).collect();
-    // Per group: the last step that reads it, and whether the caller gets to see it.
+    // For each group, the last step that reads it.
     let mut last: Vec<usize> = lives.iter().map(|life| life.map_or(0, |life| life.1)).collect();
-    // A planned input's memory is used again once it was read, so it may be overwritten as well.
+    // A planned input's memory is reusable once it has been read, so it may be overwritten too.
     let ours = |tensor: usize| match tensors[tensor].kind {
         Kind::Intermediate => true,
         Kind::Input => lives[tensor].is_some(),
         _ => false,
     };
     let mut fixed: Vec<bool> = (0..tensors.len()).map(|tensor| !ours(tensor)).collect();
-    // A buffer that holds a chunk at a time holds no whole tensor.
+    // A buffer that holds a chunk at a time cannot hold a whole tensor.
     let mut streamed = vec![false; tensors.len()];
     graph.chunked.iter().flat_map(|group| &group.tensors).for_each(|&tensor| streamed[tensor] = true);
     let (mut views, mut overwrites) = (0, 0);
@@ -61,9 +61,9 @@ pub(crate) fn in_place_by(
             Sharing::None => None,
             Sharing::View => op.inputs.first().filter(planned).and_then(|&input| {
                 let group = root[input];
-                // The caller's memory is not shown to itself under another name.
+                // The caller must not receive its own input as an output.
                 let shown = tensors[group].kind == Kind::Input && tensors[output].kind == Kind::Output;
-                // A view has no bytes beyond those of what it views.
+                // A view has no bytes beyond those of the viewed tensor.
                 let within = tensors[output].bytes <= tensors[input].bytes;
                 (ours(group) && !shown && within).then_some(group)
             }),

@@ -1,16 +1,16 @@
 //! Chooses the order of operators, repeated operators and moved tensors in one search.
 //!
-//! One after the other, each choice is made without the next: the order with the least load is not the one with the fewest bytes moved,
-//! and a tensor that is made again may be cheap to move. Here an operator that is moved in the order, runs again or no longer does is
-//! judged by what is left to be moved then (local search with late acceptance: Burke and Bykov, *The late acceptance hill-climbing
-//! heuristic*, 2017).
+//! Made one after the other, each choice ignores the next: the order with the least load is not the order with the fewest bytes moved,
+//! and a tensor that is computed again may be cheap to move. Here each attempt shifts an operator, repeats it or no longer repeats it,
+//! and is judged by its total cost, moves included (local search with late acceptance: Burke and Bykov, *The late acceptance
+//! hill-climbing heuristic*, 2017).
 
 use super::remat::again;
 use super::{Spilled, rematerialise, reorder, spill};
 use crate::deadline::Deadline;
 use crate::graph::{Graph, Lowering};
 
-/// A graph in an order that keeps its load within a capacity, by running operators again and moving tensors.
+/// A graph whose order, repeated operators and moved tensors keep its load within a capacity.
 #[derive(Clone, Debug)]
 pub struct Joint {
     /// The graph.
@@ -19,14 +19,14 @@ pub struct Joint {
     pub again: u64,
     /// The buffers, and the trips of moved tensors.
     pub spilled: Spilled,
-    /// The bytes that are moved, plus the price of the added work.
+    /// Bytes moved, plus the price of the added work.
     pub cost: u64,
 }
 
-/// The length of the history of costs: an attempt is kept if it is no worse than the one that long ago.
+/// Length of the cost history: an attempt is kept if it is no worse than the state this many attempts ago.
 const MEMORY: usize = 60;
 
-/// The search ends after this many attempts in a row without a better result, for each operator.
+/// The search ends after this many attempts per operator in a row without a better result.
 const PATIENCE: usize = 100;
 
 /// A graph and the work added to it.
@@ -53,9 +53,9 @@ impl Goal<'_> {
     }
 }
 
-/// Reorders, then lets operators run again, then moves tensors, each without regard to what follows; the best of doing all of that or leaving
-/// any of the first two out. At most `budget` work is added; a unit of it counts as much as `price` bytes moved. `None` if
-/// nothing keeps to the capacity.
+/// Reorders, then repeats operators, then moves tensors, each without regard to the next; returns the best result with or without each of
+/// the first two. Adds at most `budget` work, a unit of which costs as much as `price` bytes moved. Returns `None` if no result fits the
+/// capacity.
 pub fn sequential(
     graph: &Graph,
     lowering: Lowering,
@@ -74,8 +74,8 @@ pub fn sequential(
     starts.iter().filter_map(|state| goal.judged(state)).min_by_key(|joint| joint.cost)
 }
 
-/// Chooses order, what runs again and what is moved together: starts from [`sequential`], so that it is never worse, and goes on
-/// until `deadline` passes or nothing helps. Graphs with bodies (see [`Graph::has_bodies`]) stay as they are.
+/// Chooses the order, the operators to repeat and the tensors to move together. Starts from [`sequential`], so that the result is never
+/// worse, and goes on until `deadline` passes or nothing helps. Graphs with bodies (see [`Graph::has_bodies`]) stay as they are.
 pub fn joint(
     graph: &Graph,
     lowering: Lowering,
@@ -95,7 +95,7 @@ pub fn joint(
     let mut memory = vec![best.cost; MEMORY];
     let mut idle = 0;
     for round in 0_usize.. {
-        // An attempt copies the graph and chooses its trips, which looks at the clock by itself.
+        // An attempt copies the graph and chooses its trips, which looks at the clock itself.
         if best.cost == 0 || idle > PATIENCE * graph.ops.len() || deadline.passed() {
             break;
         }
@@ -122,7 +122,7 @@ pub fn joint(
     Some(best)
 }
 
-/// Moves an operator to another place between those that it needs and those that need it.
+/// Moves an operator to another place between the operators that it needs and those that need it.
 fn shift(graph: &mut Graph, random: &mut fastrand::Rng) -> Option<()> {
     let n = random.usize(..graph.ops.len());
     let op = &graph.ops[n];
@@ -138,7 +138,7 @@ fn shift(graph: &mut Graph, random: &mut fastrand::Rng) -> Option<()> {
     Some(())
 }
 
-/// Lets an operator run again before one of its later readers.
+/// Repeats an operator before a later reader of its result.
 fn run_again(state: &mut State, budget: u64, random: &mut fastrand::Rng) -> Option<()> {
     let graph = &state.graph;
     let n = random.usize(..graph.ops.len());
@@ -155,7 +155,7 @@ fn run_again(state: &mut State, budget: u64, random: &mut fastrand::Rng) -> Opti
     Some(())
 }
 
-/// Removes a repeated operator: readers of its copy, a tensor from number `own` on, read the original again.
+/// Removes a repeated operator: the readers of its copy, a tensor numbered `own` or higher, read the original again.
 fn run_once(state: &mut State, own: usize, random: &mut fastrand::Rng) -> Option<()> {
     let graph = &mut state.graph;
     let is_copy = |&k: &usize| graph.ops[k].outputs.first().is_some_and(|&tensor| tensor >= own);
@@ -178,7 +178,7 @@ fn run_once(state: &mut State, own: usize, random: &mut fastrand::Rng) -> Option
     Some(())
 }
 
-/// Returns an operator's name without the mark of its run.
+/// Returns an operator's name without the mark of a repeated run.
 fn first_name(name: &str) -> &str {
     name.trim_end_matches(" again")
 }

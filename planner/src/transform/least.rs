@@ -1,17 +1,17 @@
-//! Loads that no order of a graph gets below.
+//! Lower bounds on the load of a graph, over all its orders.
 //!
-//! While an operator runs, everything that it needs has run and nothing that needs it has. Which of the others have run is free, and the
-//! choice that keeps the fewest bytes live is a smallest cut (Picard, *Maximal closure of a graph*, 1976): a value costs its bytes if what
-//! makes it has run and one of its users has not. The largest such load of any operator is a bound for all orders, and the cut says what
-//! an order that keeps to it runs first.
+//! While an operator runs, all operators that it needs have run, and none that needs it has. Any of the others may have run, and the
+//! choice that keeps the fewest bytes live is a minimum cut (Picard, *Maximal closure of a graph*, 1976): a value costs its bytes if its
+//! producer has run and one of its users has not. The largest such load of any operator bounds all orders from below, and the cut shows
+//! which operators an order that attains it runs first.
 
 use std::collections::VecDeque;
 
 use super::steps::Steps;
 use crate::deadline::Watch;
 
-/// Returns the least load while one of `users` of a value runs after all the others, whichever that is; `None` if `watch` ended it. Of more
-/// than [`USERS`] nothing is known.
+/// Returns the least load while the last of a value's `users` runs, whichever that is; 0 for more than [`USERS`], and `None` if `watch`
+/// ended the search.
 pub(super) fn last_of(
     steps: &Steps,
     users: &[usize],
@@ -22,7 +22,7 @@ pub(super) fn last_of(
     let mut least = if users.len() > USERS { 0 } else { u64::MAX };
     for &op in users {
         if least > known {
-            // Where another must come after it, it is not the last.
+            // `op` cannot be the last if another user must come after it.
             if let Some((load, _)) = cut(steps, op, users, classes, watch)? {
                 least = least.min(load);
             }
@@ -31,11 +31,12 @@ pub(super) fn last_of(
     Some(least)
 }
 
-/// The most users of a value of which each is tried as the last.
+/// Largest number of users of a value for which each is tried as the last.
 const USERS: usize = 16;
 
-/// Returns the least load while `op` runs after all others of `earlier`, in any order in which lower classes run before higher ones, and
-/// the operators that run before it then. There is none if one of `earlier` must run after it; `None` outside if `watch` ended it.
+/// Returns the least load while `op` runs after all others of `earlier`, over all orders that run lower classes before higher ones, and
+/// the operators that then run before it. The inner `None` means that one of `earlier` must run after it, the outer `None` that `watch`
+/// ended the search.
 pub(super) fn cut(
     steps: &Steps,
     op: usize,
@@ -77,7 +78,7 @@ pub(super) fn cut(
     if watch.passed(8 * count + steps.size) {
         return None;
     }
-    // An operator that must have run is the source, one that must not is the sink.
+    // All operators that must have run are the source, and all that must not have run the sink.
     let mut nodes = 2;
     let mut number = || {
         nodes += 1;
@@ -113,15 +114,15 @@ pub(super) fn cut(
     let mut flow = Flow::new(nodes, &edges);
     let (bytes, reached) = flow.cut(SOURCE, SINK, watch)?;
     let first = of.iter().map(|&node| reached[node]).collect();
-    // It overwrites only what nothing else needs later.
+    // `op` overwrites only values that no other operator needs later.
     let dead =
         |value: usize| steps.values[value].users.iter().all(|&user| user == op || side[user] != Some(false));
     Some(Some((steps.during(load.saturating_add(bytes), op, dead), first)))
 }
 
-/// A network with room on its edges.
+/// A flow network with the residual capacity, or room, of each edge.
 struct Flow {
-    /// For each node its edges; edge `n ^ 1` leads back.
+    /// For each node, its edges; edge `n ^ 1` is the reverse of edge `n`.
     edges: Vec<Vec<usize>>,
     to: Vec<usize>,
     room: Vec<u64>,
@@ -139,7 +140,7 @@ impl Flow {
         flow
     }
 
-    /// Returns the least room between two nodes and what lies on the side of `source` (Edmonds and Karp, 1972); `None` if `watch` ended it.
+    /// Returns the capacity of a minimum cut and the nodes on the side of `source` (Edmonds and Karp, 1972); `None` if `watch` ended it.
     fn cut(&mut self, source: usize, sink: usize, watch: &mut Watch) -> Option<(u64, Vec<bool>)> {
         let mut total = 0_u64;
         loop {

@@ -1,4 +1,4 @@
-//! Transformations that save memory. Each one takes a graph or an instance and leaves the original unchanged.
+//! Transformations that save memory. Each takes a graph or an instance and leaves the original unchanged.
 
 mod cache_lines;
 mod in_place;
@@ -24,7 +24,7 @@ pub struct Inside {
     pub size: u64,
     /// First time step at which it is live.
     pub start: i64,
-    /// The time step after the last one at which it is live.
+    /// The time step after the last at which it is live.
     pub end: i64,
 }
 

@@ -1,8 +1,8 @@
-//! Order, sharing and placement of a small graph, chosen together.
+//! Chooses the order, sharing and placement of a small graph together.
 //!
-//! The order of the least load is not always that of the smallest plan: blocks that are live together need not lie together without gaps.
-//! Here every order whose load is below the best plan so far is placed, the most promising first. How low a load the rest of an order can
-//! keep depends only on the set of operators that have run, so it is computed once for each set.
+//! The order with the least load does not always give the smallest plan: blocks that are live together cannot always be packed without
+//! gaps. Here every order with a load below the best plan so far is placed, the most promising first. The least load of the rest of an
+//! order depends only on the set of operators that have run, so it is computed once for each set.
 
 use super::in_place::{InPlace, in_place_by};
 use super::steps::Steps;
@@ -12,42 +12,42 @@ use crate::graph::{Graph, Lowering, Sharing};
 use crate::model::Instance;
 use crate::solve::{Options, Status, solve_within};
 
-/// The most operators of a graph whose orders are all looked at.
+/// Largest number of operators for which all orders are considered.
 pub(crate) const SMALL: usize = 16;
 
-/// Ways of sharing that are tried for an order.
+/// Largest number of ways of sharing tried for an order.
 const WAYS: usize = 256;
 
-/// Of up to so many views all choices are tried: a view that is copied instead may need less, since what it views can be freed. Of more all
-/// are views.
+/// Largest number of views that are each also tried as a copy, which may need less, since the viewed tensor can be freed. With more, all
+/// stay views.
 const VIEWS: usize = 6;
 
-/// An order, and what overwrites what.
+/// An order, and the inputs that its operators overwrite.
 #[derive(Clone, Debug)]
 pub(crate) struct Together {
     /// The graph in that order.
     pub(crate) graph: Graph,
-    /// For each operator that may overwrite an input, in order, which of them it does.
+    /// For each operator that may overwrite an input, in order, the input that it overwrites.
     pub(crate) overwrites: Vec<Option<usize>>,
-    /// The bytes of its plan.
+    /// The peak of its plan in bytes.
     pub(crate) peak: u64,
-    /// The bytes that no plan of any order and sharing gets below: proved.
+    /// A proven lower bound in bytes, for every order and every choice of sharing.
     pub(crate) least: u64,
 }
 
-/// The loads of a graph by sets of operators.
+/// The loads of a graph by the set of operators that have run.
 struct Loads {
     steps: Steps,
-    /// For each operator, those that must come before it.
+    /// For each operator, the set of operators that must come before it.
     before: Vec<u32>,
-    /// For each value its users.
+    /// For each value, the set of its users.
     users: Vec<u32>,
-    /// For each set of operators that have run, the least that the largest load of the rest can be.
+    /// For each set of operators that have run, the least peak load of the rest.
     rest: Vec<u64>,
 }
 
 impl Loads {
-    /// Computes the loads; `None` if `watch` ended that.
+    /// Computes the loads; `None` if `watch` ended it.
     fn new(graph: &Graph, lowering: Lowering, shared: bool, watch: &mut Watch) -> Option<Self> {
         let steps = Steps::new(graph, lowering, shared);
         let set = |ops: &Vec<usize>| ops.iter().fold(0, |set, op| set | 1 << op);
@@ -74,17 +74,17 @@ impl Loads {
         (0..count).filter(move |&op| done >> op & 1 == 0 && self.before[op] & !done == 0)
     }
 
-    /// Returns the bytes that are live after the operators in `done`.
+    /// Returns the bytes live after the operators in `done`.
     fn after(&self, done: u32) -> u64 {
         let bytes = self.steps.values.iter().zip(&self.users).map(|(value, &users)| {
             let live = value.made.is_none_or(|op| done >> op & 1 != 0) && (value.kept || users & !done != 0);
-            // A tensor that is there from the start and never read is live at the first step only.
+            // A tensor that exists from the start and is never read is live at the first step only.
             if live || done == 0 && value.made.is_none() { value.bytes } else { 0 }
         });
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Returns the bytes that are live while `op` runs after those in `done`, of which `load` are live before it.
+    /// Returns the bytes live while `op` runs after the operators in `done`, of which `load` are live before it.
     fn during(&self, load: u64, done: u32, op: usize) -> u64 {
         let last = done | 1 << op;
         self.steps.during(load, op, |value| self.users[value] & !last == 0)
@@ -100,7 +100,7 @@ struct Search<'a> {
     deadline: &'a Deadline,
     order: Vec<usize>,
     best: Option<Together>,
-    /// The least that anything which was left out could need.
+    /// Lower bound in bytes on all choices left out.
     left_out: u64,
 }
 
@@ -138,7 +138,7 @@ impl Search<'_> {
         }
     }
 
-    /// Places the tensors of the order, which has this load, with every way of sharing.
+    /// Places the tensors of the order, whose peak is `load`, with every way of sharing.
     fn place(&mut self, load: u64) {
         let ops = self.order.iter().map(|&n| self.graph.ops[n].clone()).collect();
         let graph = Graph { tensors: self.graph.tensors.clone(), ops, chunked: Vec::new() };
@@ -148,7 +148,7 @@ impl Search<'_> {
             }
             return;
         }
-        // Each way of sharing is a number in mixed radix: which candidate, or none, for each operator that has some.
+        // Each way of sharing is a number in mixed radix: a digit for each operator with candidates, which selects one of them or none.
         let mut wanted: Vec<usize> = Vec::new();
         for _ in 0..WAYS {
             let (mut radixes, mut chosen) = (Vec::new(), Vec::new());
@@ -169,7 +169,7 @@ impl Search<'_> {
             if self.deadline.passed() {
                 break;
             }
-            // The next number: the last digit that can be raised.
+            // Go to the next number: raise the last digit that can be raised.
             wanted.resize(radixes.len(), 0);
             loop {
                 let Some(digit) = wanted.pop() else { return };
@@ -199,8 +199,9 @@ impl Search<'_> {
     }
 }
 
-/// Finds order, sharing (with `shared`) and placement of a graph of at most [`SMALL`] operators together; `None` for larger ones and those
-/// with bodies. Views that are better copied are operators without sharing in the result. Looks at all orders whose load is below the best plan, O(operators! · placement) at worst, until `deadline` passes.
+/// Finds the order, sharing (with `shared`) and placement of a graph of at most [`SMALL`] operators together; `None` for larger graphs
+/// and those with bodies. Views that are better copied become operators without sharing. Considers all orders whose load is below the
+/// best plan, O(operators! · placement) at worst, until `deadline` passes.
 pub(crate) fn together(
     graph: &Graph,
     lowering: Lowering,
@@ -268,7 +269,7 @@ mod tests {
         Graph { tensors, ops: ops.collect(), chunked: Vec::new() }
     }
 
-    /// Sets of sixteen operators, for each choice of six views: a deadline that has passed ends all of them at once.
+    /// A deadline that has passed ends the search at once, despite the sets of sixteen operators for each choice of six views.
     #[test]
     fn it_ends_in_time() {
         let mut graph = random_graph(&mut fastrand::Rng::with_seed(1), SMALL);
@@ -281,7 +282,7 @@ mod tests {
         assert!(late <= 2, "{late} looks");
     }
 
-    /// Shows `visit` all orders.
+    /// Calls `visit` with every order.
     fn all(loads: &Loads, count: usize, order: &mut Vec<usize>, visit: &mut dyn FnMut(&[usize])) {
         let done = order.iter().fold(0, |set, op| set | 1 << op);
         if order.len() == count {
@@ -294,7 +295,8 @@ mod tests {
         }
     }
 
-    /// The least of all orders, all ways of sharing and all views or copies, each placed by itself, is found; and the loads of sets are those of buffers.
+    /// The search finds the least of all orders, ways of sharing and views or copies, each placed by itself; and the load of an order
+    /// bounds its buffers from below.
     #[test]
     fn no_order_and_no_sharing_is_better() {
         let (mut random, mut better) = (fastrand::Rng::with_seed(5), 0);

@@ -19,15 +19,15 @@ pub struct Rematerialised {
     pub after: u64,
 }
 
-/// Lets operators run again just before later readers of their results, while that lowers the peak load and adds at most
-/// `budget` to the cost. Greedy: the largest saving first, and the cheaper one of equal savings.
+/// Repeats operators just before later readers of their results, while that lowers the peak load and adds at most `budget` to the cost.
+/// Greedy: the largest saving first, and the cheaper operator among equal savings.
 ///
-/// It stops with what it has if `deadline` passes first. Graphs with bodies (see [`Graph::has_bodies`]) stay as they are.
+/// Stops with the result so far if `deadline` passes. Graphs with bodies (see [`Graph::has_bodies`]) stay as they are.
 pub fn rematerialise(graph: &Graph, lowering: Lowering, budget: u64, deadline: &Deadline) -> Rematerialised {
     let mut watch = Watch::new(deadline);
     let before = peak_load(graph, lowering);
     let mut made = Rematerialised { graph: graph.clone(), again: Vec::new(), cost: 0, before, after: before };
-    // Every round adds one operator; more than the graph has are never useful.
+    // Every round repeats one operator; more rounds than operators are never useful.
     let rounds = if graph.has_bodies() { 0 } else { graph.ops.len() };
     for _ in 0..rounds {
         let mut best: Option<(u64, u64, Graph, String)> = None;
@@ -46,9 +46,9 @@ pub fn rematerialise(graph: &Graph, lowering: Lowering, budget: u64, deadline: &
             let readers: Vec<usize> = (n + 1..made.graph.ops.len())
                 .filter(|&reader| made.graph.ops[reader].inputs.contains(&tensor))
                 .collect();
-            // From each later reader on, the readers take the copy.
+            // Try each later reader as the first to read the copy.
             for &from in readers.iter().filter(|&&reader| reader > n + 1) {
-                // The graph is copied, names and all.
+                // Each try copies the graph, names and all.
                 if watch.passed(100 * (made.graph.ops.len() + made.graph.tensors.len())) {
                     return made;
                 }
@@ -78,7 +78,7 @@ pub(super) fn again(graph: &Graph, n: usize, from: usize) -> Graph {
     let old = op.outputs[0];
     let mut copy = graph.tensors[old].clone();
     copy.name = format!("{}'{}", copy.name, graph.tensors.len());
-    // The caller's own tensor stays; the copy is never the caller's.
+    // The copy is never the caller's, even if the original is.
     copy.kind = Kind::Intermediate;
     let new = changed.tensors.len();
     changed.tensors.push(copy);

@@ -1,4 +1,4 @@
-//! Orders of execution that need less memory.
+//! Finds orders of execution that need less memory.
 
 use std::collections::HashMap;
 
@@ -17,9 +17,9 @@ pub struct Reordered {
     pub before: u64,
     /// The largest load in the new order, in bytes.
     pub after: u64,
-    /// A load that no order gets below, in bytes: proved.
+    /// A proven lower bound in bytes on the load of every order.
     pub least: u64,
-    /// True if no order has a smaller load: proved.
+    /// Whether the new order is proved to have the smallest load.
     pub optimal: bool,
 }
 
@@ -44,7 +44,7 @@ impl Steps {
         !has(done, op) && self.before[op].iter().all(|&before| has(done, before))
     }
 
-    /// Returns the load while `op` runs and after it, and the set of operators that have run then.
+    /// Returns the load while `op` runs, the load after it, and the set of operators that have run by then.
     fn run(&self, done: &[u64], load: u64, op: usize) -> (u64, u64, Vec<u64>) {
         let mut after = done.to_vec();
         after[op / 64] |= 1 << (op % 64);
@@ -60,22 +60,22 @@ fn has(bits: &[u64], n: usize) -> bool {
     bits[n / 64] >> (n % 64) & 1 != 0
 }
 
-/// Sets of operators that the search for the best order may keep.
+/// Largest number of sets of operators that the exact search may keep.
 const STATES: usize = 200_000;
 
 /// Widths of the beams: states kept at each step.
 const BEAMS: [usize; 5] = [1, 4, 16, 64, 256];
 
-/// Orders that are made with noise, and changes of the best one that are tried for each operator; about as much work as the beams.
+/// Number of orders made with noise, and of changes to the best order tried for each operator; about as much work as the beams.
 const NOISY: usize = 64;
 const SHIFTS: usize = 20;
 
-/// Finds an order with the smallest largest load: exactly for small graphs (all sets of operators that ran), by beams, noisy rules and local
-/// search for others. The old order is kept if nothing better is found before `deadline` passes, and for graphs with bodies (see
+/// Finds an order with the smallest peak load: exactly for small graphs (over all sets of operators that have run), by beams, noisy rules
+/// and local search for others. Keeps the old order if it finds nothing better before `deadline` passes, and for graphs with bodies (see
 /// [`Graph::has_bodies`]).
 ///
-/// With `in_place` each order is judged by its load when tensors share memory, so that the result is no worse than the old order there
-/// either. The loads and `optimal` speak of that then.
+/// With `in_place`, each order is judged by its load with shared memory, so that the result is no worse than the old order there either.
+/// The loads and `optimal` then refer to shared memory.
 pub fn reorder(graph: &Graph, lowering: Lowering, in_place: bool, deadline: &Deadline) -> Reordered {
     let steps = Steps::new(graph, lowering, in_place);
     let judge = Judge { graph, lowering, in_place };
@@ -93,7 +93,7 @@ pub fn reorder(graph: &Graph, lowering: Lowering, in_place: bool, deadline: &Dea
     let order: Vec<usize> = (0..graph.ops.len()).collect();
     let mut best = Best { judge: &judge, steps: &steps, plain: steps.load(&order).0, order, load: before };
     let mut least = steps.base;
-    // Ended by the deadline or not: the best so far is what there is.
+    // Use the best order so far, whether or not the deadline ended the search.
     let _ = search(&steps, &mut best, &mut least, deadline);
     if best.load >= before {
         return unchanged(least);
@@ -102,12 +102,12 @@ pub fn reorder(graph: &Graph, lowering: Lowering, in_place: bool, deadline: &Dea
     Reordered { graph, before, after, least, optimal: after <= least }
 }
 
-/// Improves `best` and raises `least`, a load that no order gets below, until they meet or `deadline` passes.
+/// Improves `best` and raises `least`, a lower bound for all orders, until they meet or `deadline` passes.
 fn search(steps: &Steps, best: &mut Best, least: &mut u64, deadline: &Deadline) -> Option<()> {
     let watch = &mut Watch::new(deadline);
     let classes = vec![0; steps.makes.len()];
     best.offer(walk(steps, &classes, &mut |_, _| 1.0, watch)?.1);
-    // A bound for the first, then better orders by what the bound says about them, then a bound for those.
+    // Alternate between a bound at the peaks of the best order and better orders from cuts at those peaks.
     for _ in 0..2 {
         let share = deadline.part(6);
         raise(steps, &best.order, least, &mut Watch::new(&share));
@@ -116,7 +116,7 @@ fn search(steps: &Steps, best: &mut Best, least: &mut u64, deadline: &Deadline) 
         }
         divide(steps, best, *least, &mut |_, _| 1.0, watch)?;
     }
-    // Of many operators few graphs are so narrow that it ends.
+    // With many operators few graphs are narrow enough for the exact search to end, so it gets less time.
     let share = &deadline.part(if steps.makes.len() > 64 { 8 } else { 2 });
     if let Some((order, true)) = beam(steps, usize::MAX, best.plain, &mut Watch::new(share)) {
         *least = order.as_ref().map_or(best.plain, |order| steps.load(order).0).max(*least);
@@ -144,7 +144,7 @@ fn search(steps: &Steps, best: &mut Best, least: &mut u64, deadline: &Deadline) 
     Some(())
 }
 
-/// Raises `least` by what must be live while the operators run that need the most in `order`.
+/// Raises `least` to the bytes that must be live, in any order, while the operators with the highest loads in `order` run.
 fn raise(steps: &Steps, order: &[usize], least: &mut u64, watch: &mut Watch) {
     let (_, loads) = steps.load(order);
     let mut worst = order.to_vec();
@@ -166,8 +166,8 @@ fn raise(steps: &Steps, order: &[usize], least: &mut u64, watch: &mut Watch) {
     }
 }
 
-/// Divides the operators again and again: into those that best run before the one with the largest need, and those after it. Offers the
-/// order that the rule for the next operator makes of each division.
+/// Repeatedly divides the operators into those that best run before the operator with the highest load, and those after it. Offers the
+/// order that `walk` makes of each division.
 fn divide(
     steps: &Steps,
     best: &mut Best,
@@ -185,7 +185,7 @@ fn divide(
         }
         let mut sizes = vec![0_usize; 2 * classes.len() + 1];
         classes.iter().for_each(|&class| sizes[class] += 1);
-        // The one that needs the most of those that can still be moved; none if it would not help.
+        // Among the operators that can still move, choose the one with the highest load, if moving it can help.
         let open = order.iter().copied().filter(|&op| sizes[classes[op]] > 1);
         let Some(op) = open.max_by_key(|&op| loads[op]).filter(|&op| loads[op] >= best.plain) else { break };
         let (_, first) = cut(steps, op, &[], &classes, watch)??;
@@ -204,14 +204,14 @@ fn divide(
     Some(())
 }
 
-/// Numbers classes without gaps.
+/// Renumbers classes without gaps.
 fn dense(classes: &mut [usize]) {
     let used: std::collections::BTreeSet<usize> = classes.iter().copied().collect();
     let numbers: HashMap<usize, usize> = used.into_iter().zip(0..).collect();
     classes.iter_mut().for_each(|class| *class = numbers[class]);
 }
 
-/// The quality of an order.
+/// Judges the quality of an order.
 struct Judge<'a> {
     graph: &'a Graph,
     lowering: Lowering,
@@ -238,13 +238,13 @@ struct Best<'a> {
     judge: &'a Judge<'a>,
     steps: &'a Steps,
     order: Vec<usize>,
-    /// Its load, and that by `steps`, which is no more.
+    /// Its load, and its load by `steps`, which is no higher.
     load: u64,
     plain: u64,
 }
 
 impl Best<'_> {
-    /// Takes an order if it is no worse.
+    /// Keeps an order if it is no worse.
     fn offer(&mut self, order: Vec<usize>) {
         let (plain, _) = self.steps.load(&order);
         if plain > self.plain.max(self.load) {
@@ -257,9 +257,8 @@ impl Best<'_> {
     }
 }
 
-/// Runs next, at each step, what is ready and keeps the load the least: first that it does not exceed the peak so far, then that
-/// little stays. Lower classes run first. Each load is multiplied by what `noise` returns. Returns the peak and the order; `None` if
-/// `watch` ended it.
+/// Runs, at each step, the ready operator of the lowest class that raises the peak the least and, among those, leaves the fewest bytes
+/// live, multiplied by the result of `noise`. Returns the peak and the order; `None` if `watch` ended it.
 fn walk(
     steps: &Steps,
     classes: &[usize],
@@ -335,20 +334,20 @@ fn shifts(
     Some(())
 }
 
-/// Keeps, step by step, the best `width` sets of operators that ran with loads below `most`. Returns the best order, if there is one, and
-/// whether it is proved that none is better, as nothing was left out. `None` if `watch` ended it, or there are too many sets.
+/// Keeps, step by step, the `width` best sets of operators that can have run with loads below `most`. Returns the best order, if any, and
+/// whether no set was left out, which proves that order the best. `None` if `watch` ended the search or there are too many sets.
 fn beam(steps: &Steps, width: usize, most: u64, watch: &mut Watch) -> Option<(Option<Vec<usize>>, bool)> {
     let count = steps.makes.len();
     struct State {
         peak: u64,
         load: u64,
         done: Vec<u64>,
-        /// The last operator, and the way to those before it.
+        /// The last operator, and the index in `ways` of the operator before it.
         last: (usize, usize),
     }
     let start = vec![0_u64; count.div_ceil(64).max(1)];
     let mut states = vec![State { peak: steps.base, load: steps.base, done: start, last: (0, 0) }];
-    // Each operator, and the place of the one before it.
+    // Each operator, and the index of the operator before it.
     let (mut ways, mut whole): (Vec<(usize, usize)>, bool) = (Vec::new(), true);
     for _ in 0..count {
         let mut next: HashMap<Vec<u64>, State> = HashMap::new();

@@ -12,9 +12,9 @@ use crate::model::{Buffer, Gap, Instance, InstanceError};
 pub struct Trip {
     /// The tensor's number.
     pub tensor: usize,
-    /// It leaves after this step.
+    /// The step after which it leaves.
     pub leaves: usize,
-    /// It is back at this step.
+    /// The step at which it is back.
     pub returns: usize,
     /// Bytes moved: out and back (constants only come back).
     pub traffic: u64,
@@ -23,20 +23,20 @@ pub struct Trip {
 /// A graph lowered with trips.
 #[derive(Clone, Debug)]
 pub struct Spilled {
-    /// One buffer for each stay of a tensor in the fast memory; the later ones are named `name@step`. A tensor that is kept from run to
-    /// run comes back to its first place: one buffer with gaps.
+    /// One buffer for each stay of a tensor in the fast memory; later stays are named `name@step`. A tensor kept from run to run returns
+    /// to its first place, so it is one buffer with gaps.
     pub instance: Instance,
-    /// For each buffer the tensor.
+    /// For each buffer, its tensor.
     pub stays: Vec<usize>,
-    /// The trips, by step.
+    /// The trips, by tensor and step.
     pub trips: Vec<Trip>,
     /// Total bytes moved.
     pub traffic: u64,
-    /// True if no choice of trips moves fewer bytes: proved.
+    /// Whether the choice of trips is proved to move the fewest bytes.
     pub optimal: bool,
 }
 
-/// Why no choice of trips keeps to the capacity.
+/// Why no choice of trips fits the capacity.
 #[derive(Debug, thiserror::Error)]
 pub enum SpillError {
     /// The operands of an operator need more than the capacity.
@@ -49,17 +49,17 @@ pub enum SpillError {
         /// Bytes above the capacity.
         over: u64,
     },
-    /// The tensors together are too large to be counted.
+    /// The total size of the tensors is too large to count.
     #[error(transparent)]
     Instance(#[from] InstanceError),
 }
 
-/// Up to this many possible trips the choice is exact.
+/// Largest number of possible trips for which the choice is exact.
 const EXACT: usize = 22;
 
-/// Chooses trips so that the load never exceeds `capacity`, moving as few bytes as possible: exactly for few possible
-/// trips, greedily (most relief for each byte moved, then whatever is not needed taken back) for many. If `deadline` passes first, trips are
-/// taken that would not have been needed.
+/// Chooses trips so that the load never exceeds `capacity`, moving as few bytes as possible: exactly for few possible trips, greedily for
+/// many (the most relief per byte moved first, then unnecessary trips are dropped). If `deadline` passes first, the result may contain
+/// unnecessary trips.
 ///
 /// # Errors
 /// [`SpillError`] if even all trips together are not enough.
@@ -101,13 +101,13 @@ pub fn spill(
         }
     }
     let load = load.finish();
-    // For each step the steps up to it that are above the capacity.
+    // For each step, the number of earlier steps above the capacity.
     let mut above = vec![0_u32; steps + 1];
     for (step, &load) in load.iter().enumerate() {
         above[step + 1] = above[step] + u32::from(load > capacity);
     }
     possible.retain(|trip| size(trip.tensor) > 0 && above[trip.returns] > above[trip.leaves + 1]);
-    // Checks that all trips together are enough.
+    // Check that all trips together are enough.
     let mut away = Sums::new(steps);
     for trip in &possible {
         away.add(trip.leaves + 1..trip.returns, size(trip.tensor));
@@ -167,7 +167,7 @@ pub fn spill(
     Ok(Spilled { instance: Instance::new(buffers)?, stays, trips, traffic, optimal })
 }
 
-/// Names that are in use.
+/// The names in use.
 pub(crate) struct Names(HashSet<String>);
 
 impl Names {
@@ -175,7 +175,7 @@ impl Names {
         Self(graph.tensors.iter().map(|tensor| tensor.name.clone()).collect())
     }
 
-    /// Returns `name`, with a mark at its end if another tensor has it.
+    /// Returns `name`, with marks appended until no other tensor has it.
     pub(crate) fn unused(&mut self, mut name: String) -> String {
         while !self.0.insert(name.clone()) {
             name.push('\'');
@@ -195,7 +195,7 @@ fn greedy(
     let mut load = load.to_vec();
     let mut taken = vec![false; possible.len()];
     while load.iter().any(|&load| load > capacity) {
-        // One round goes over all steps of all trips. All trips together are enough, if more than needed.
+        // One round visits all steps of all trips. After the deadline take all trips: they are enough, if more than needed.
         if watch.passed(8 * steps + load.len()) {
             return vec![true; possible.len()];
         }
@@ -215,7 +215,7 @@ fn greedy(
             *load = load.saturating_sub(size(possible[best].tensor));
         }
     }
-    // The most expensive first: trips that are not needed any more are dropped.
+    // Drop trips that are no longer needed, the most expensive first.
     let mut order: Vec<usize> = (0..possible.len()).filter(|&n| taken[n]).collect();
     order.sort_by_key(|&n| std::cmp::Reverse(possible[n].traffic));
     for n in order {
@@ -244,7 +244,7 @@ struct Choice<'a, 'd> {
 }
 
 impl Choice<'_, '_> {
-    /// Decides for trip `n` and those after it; the trips so far cost `cost`.
+    /// Decides about trip `n` and all later ones; the trips so far cost `cost`.
     fn choose(&mut self, n: usize, cost: u64) {
         if cost >= self.best.0 || self.watch.passed(4 * self.load.len() + 16) {
             return;

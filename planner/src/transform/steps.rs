@@ -2,39 +2,39 @@
 
 use crate::graph::{Graph, Kind, Lowering, Sharing};
 
-/// One thing that memory holds: a tensor, with its views where they share its memory.
+/// A tensor in memory, together with the views that share its memory.
 #[derive(Clone, Debug)]
 pub(super) struct Value {
     pub(super) bytes: u64,
     /// The operators that make it or read it, ascending.
     pub(super) users: Vec<usize>,
-    /// The operator that makes it; `None` if it is there from the start.
+    /// The operator that makes it; `None` if it exists from the start.
     pub(super) made: Option<usize>,
-    /// True if it stays to the end.
+    /// Whether it stays live to the end.
     pub(super) kept: bool,
-    /// True if it may be overwritten after the last use.
+    /// Whether it may be overwritten after its last use.
     pub(super) ours: bool,
 }
 
-/// The parts of a graph that are needed to try orders.
+/// The parts of a graph needed to try orders.
 pub(super) struct Steps {
-    /// For each operator, those that must come before it.
+    /// For each operator, the operators that must come before it.
     pub(super) before: Vec<Vec<usize>>,
     pub(super) values: Vec<Value>,
-    /// For each operator the bytes that it makes live.
+    /// For each operator, the bytes that it makes live.
     pub(super) makes: Vec<u64>,
-    /// For each operator the values that it makes or reads and that end.
+    /// For each operator, the values it makes or reads that do not stay live to the end.
     pub(super) touches: Vec<Vec<usize>>,
-    /// For each operator the values that it may overwrite.
+    /// For each operator, the values that it may overwrite.
     pub(super) overwrites: Vec<Vec<usize>>,
-    /// Bytes that are live before the first operator, but for what is never read.
+    /// Bytes live before the first operator, without values that are never read.
     pub(super) base: u64,
-    /// Operators, and what they touch.
+    /// The work of visiting all operators and the values they touch, in elementary steps.
     pub(super) size: usize,
 }
 
 impl Steps {
-    /// Takes a graph apart. With `shared`, views lie in what they view, and an output may overwrite an input of its size.
+    /// Takes a graph apart. With `shared`, views lie in the tensors they view, and an output may overwrite an input of its size.
     pub(super) fn new(graph: &Graph, lowering: Lowering, shared: bool) -> Self {
         let lives = graph.lives(lowering);
         let size = |n: usize| lowering.size(&graph.tensors[n]);
@@ -66,7 +66,7 @@ impl Steps {
                 values[value].users.push(step);
             }
         }
-        // Views join what they view, in the order of the graph, as the lowering does it.
+        // Views join the tensors they view, in the order of the graph, as in the lowering.
         let mut root: Vec<usize> = (0..values.len()).collect();
         if shared {
             for op in graph.ops.iter().filter(|op| op.sharing == Sharing::View) {
@@ -107,7 +107,7 @@ impl Steps {
                 };
                 for value in op.inputs.iter().filter_map(|&input| value_of[input]) {
                     let group = root[value];
-                    // A group may have been overwritten by values of its own size only.
+                    // Only values of the group's size can have overwritten it.
                     if values[group].bytes == size(*output) && values[group].ours && !values[group].kept {
                         overwrites[step].push(group);
                     }
@@ -142,15 +142,15 @@ impl Steps {
         steps
     }
 
-    /// Returns the bytes that are live while `op` runs, of which `load` are live before it. `last` tells whether `op` is the only user of a
-    /// value that has not run.
+    /// Returns the bytes live while `op` runs, of which `load` are live before it. `last` says whether `op` is the only user of a value
+    /// that has not run yet.
     pub(super) fn during(&self, load: u64, op: usize, last: impl Fn(usize) -> bool) -> u64 {
         let overwritten = self.overwrites[op].iter().find(|&&value| last(value));
         let saved = overwritten.map_or(0, |&value| self.values[value].bytes);
         load.saturating_add(self.makes[op].saturating_sub(saved))
     }
 
-    /// Returns the largest load of an order, and for each operator the load while it runs.
+    /// Returns the peak load of an order, and for each operator the load while it runs.
     pub(super) fn load(&self, order: &[usize]) -> (u64, Vec<u64>) {
         let mut state = Live::new(self);
         let mut loads = vec![0; self.makes.len()];
@@ -162,27 +162,27 @@ impl Steps {
     }
 }
 
-/// The tensors that are live after some operators.
+/// The bytes live after some operators have run.
 pub(super) struct Live<'a> {
     steps: &'a Steps,
-    /// For each value the users that have not run.
+    /// For each value, the number of users that have not run.
     users: Vec<usize>,
     pub(super) load: u64,
 }
 
 impl<'a> Live<'a> {
-    /// Returns the tensors that are live before the first operator.
+    /// Creates the state before the first operator.
     pub(super) fn new(steps: &'a Steps) -> Self {
         let users = steps.values.iter().map(|value| value.users.len()).collect();
         Self { steps, users, load: steps.base }
     }
 
-    /// Returns the load while `op` runs next.
+    /// Returns the load while `op` runs, if it runs next.
     pub(super) fn during(&self, op: usize) -> u64 {
         self.steps.during(self.load, op, |value| self.users[value] == 1)
     }
 
-    /// Returns the load after `op` has run next.
+    /// Returns the load after `op`, if it runs next.
     pub(super) fn after(&self, op: usize) -> u64 {
         let ended = self.steps.touches[op].iter().filter(|&&value| self.users[value] == 1);
         let freed = ended.map(|&value| self.steps.values[value].bytes).fold(0, u64::saturating_add);

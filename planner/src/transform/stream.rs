@@ -7,15 +7,15 @@ use crate::graph::{Chunked, Graph, Kind, Lowering, Sharing};
 /// A graph with streamed tensors.
 #[derive(Clone, Debug)]
 pub struct Streamed {
-    /// The graph; streamed tensors have a chunk's bytes, and [`Graph::chunked`] says which operators run interleaved.
+    /// The graph; streamed tensors have the size of a chunk, and [`Graph::chunked`] says which operators run interleaved.
     pub graph: Graph,
-    /// The streamed tensors: number and bytes before.
+    /// The streamed tensors' numbers, and their bytes before.
     pub tensors: Vec<(usize, u64)>,
 }
 
-/// Cuts intermediate tensors of at least `least` bytes into `chunks`, if the operator after its producer is its only
-/// reader and both are elementwise. The two then run interleaved, chunk by chunk, so that what either reads or makes is live during
-/// both; a tensor for which that raises the peak load stays whole. Graphs with bodies (see [`Graph::has_bodies`]) stay as they are.
+/// Cuts intermediate tensors of at least `least` bytes into `chunks`, if the operator after its producer is its only reader and both are
+/// elementwise. The two then run interleaved, chunk by chunk, so that all tensors that either reads or makes are live during both; a
+/// tensor for which that raises the peak load stays whole. Graphs with bodies (see [`Graph::has_bodies`]) stay as they are.
 pub fn stream(graph: &Graph, lowering: Lowering, chunks: u64, least: u64, deadline: &Deadline) -> Streamed {
     let watch = &mut Watch::new(deadline);
     let mut streamed = Streamed { graph: graph.clone(), tensors: Vec::new() };

@@ -1,4 +1,4 @@
-//! Source code of a plan, Rust and C: one arena for each tier, in a section that the linker places.
+//! Writes the source code of a plan in Rust and C: one arena for each tier, in a section that the linker places.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,10 +8,10 @@ use super::{Planned, plain, rendered};
 use crate::schedule::{Place, Share, Step};
 use crate::transform::CacheLines;
 
-/// The section of each tier's arena, by its number. A tier without one lies where the compiler puts variables.
+/// The section of each tier's arena, by the tier's number. A tier without a section lies where the compiler puts variables.
 pub type Sections = BTreeMap<u32, String>;
 
-/// A tier's arena: bytes, an alignment that is a power of two, and its section.
+/// A tier's arena: its bytes, its alignment (a power of two) and its section.
 pub(super) struct Arena {
     pub(super) tier: u32,
     pub(super) bytes: u64,
@@ -24,7 +24,7 @@ pub(super) fn arenas(planned: Planned, sections: &Sections) -> Vec<Arena> {
     let mut arenas: BTreeMap<u32, Arena> = BTreeMap::new();
     for (place, offset) in planned.schedule.placed().filter(|(place, _)| !place.inside) {
         let tier = place.buffer.tier;
-        // Without what could end a string of Rust or C.
+        // Omit characters that could end a string in Rust or C.
         let kept = |c: &char| !c.is_control() && !matches!(c, '"' | '\\');
         let section = || sections.get(&tier).map(|name| name.chars().filter(kept).collect());
         let arena =
@@ -37,9 +37,9 @@ pub(super) fn arenas(planned: Planned, sections: &Sections) -> Vec<Arena> {
 
 /// A place in source code.
 pub(super) struct Line {
-    /// Its constant, unique.
+    /// The unique name of its constant.
     pub(super) name: String,
-    /// Its name, and that of the buffer that it lies in.
+    /// Its name, and the name of the buffer that holds it.
     pub(super) remark: String,
     pub(super) tier: u32,
     pub(super) offset: u64,
@@ -75,7 +75,7 @@ pub(super) fn constant(name: &str) -> String {
     text
 }
 
-/// Returns a name as it may stand in a comment of Rust or C.
+/// Returns a name in a form that is safe in a comment of Rust or C.
 pub(super) fn comment(text: &str) -> String {
     plain(text).replace("*/", "* /")
 }
@@ -89,9 +89,10 @@ struct RustSource<'a> {
     cache_lines: &'a CacheLines,
 }
 
-/// Rust: a static arena for each tier in its section, `PLAN`, `arena`, `address`, and an index for each buffer. No dependencies.
+/// Returns Rust code without dependencies: a static arena for each tier in its section, `PLAN`, `arena`, `address`, and an index for each
+/// buffer.
 ///
-/// With `cache_lines` also `cache_line`, which returns the bytes of a tier's cache line.
+/// With `cache_lines` it also has `cache_line`, which returns the bytes of a tier's cache line.
 pub fn rust_source(planned: Planned, sections: &Sections, cache_lines: &CacheLines) -> String {
     let (head, lines, arenas) = (planned.head("// "), lines(planned), arenas(planned, sections));
     rendered(&RustSource { head, lines, arenas, cache_lines })
@@ -118,18 +119,18 @@ struct CStep<'a> {
     first: usize,
 }
 
-/// Returns a C header: an arena for each tier in its section, offsets and sizes as macros, and the plan as an array. The source file that
-/// defines `NAME_PLAN_ARENAS` before it includes the header defines the arenas.
+/// Returns a C header: an arena for each tier in its section, offsets and sizes as macros, and the plan as an array. A source file that
+/// defines `NAME_PLAN_ARENAS` before including the header defines the arenas.
 ///
-/// With `cache_lines` also `NAME_TIER_N_CACHE_LINE` for each cached tier, in bytes. The steps of a model are tables: what each does, and its
-/// operands as indices into the plan.
+/// With `cache_lines` it also has `NAME_TIER_N_CACHE_LINE` for each cached tier, in bytes. Tables hold the steps of a model: what each
+/// does, and its operands as indices into the plan.
 pub fn c_header(planned: Planned, sections: &Sections, cache_lines: &CacheLines) -> String {
     let lowered = &planned.schedule.lowered;
     let mut first = 0;
     let steps = lowered.steps.iter().map(|step| {
         let Step { op, act, share, reads, writes, .. } = step;
         let name = op.zip(lowered.graph.as_ref()).map_or("", |(n, graph)| graph.ops[n].name.as_str());
-        // Without what could end a string or begin an escape or a trigraph.
+        // Omit characters that could end a string or begin an escape or a trigraph.
         let operator = plain(name).replace(['"', '\\', '?'], " ");
         let lies = match share {
             Share::Apart => "APART",

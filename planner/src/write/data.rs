@@ -1,4 +1,4 @@
-//! CSV and JSON.
+//! Writes CSV and JSON.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,13 @@ use crate::import::json::{JsonOp, named_ops};
 use crate::model::Buffer;
 use crate::schedule::{Place, Written, WrittenPlace};
 
-/// Returns the instance with a column `offset`; optional columns only where they are used.
+/// Returns the instance with a column `offset`, and only the optional columns in use.
 ///
-/// Tensors that lie in a buffer name it in the column `in`; reading the text again leaves these rows out.
+/// The rows of tensors that lie in a buffer name it in the column `in`; readers skip these rows.
 pub fn csv(planned: Planned) -> String {
     let buffers = planned.schedule.lowered.instance.buffers();
     let number = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
-    // Optional columns: a text that is empty in all rows, or what is usual, is left out.
+    // Omit optional columns in which all rows are empty or have the default.
     let wanted = [
         buffers.iter().any(|b| b.align != 1),
         buffers.iter().any(|b| b.hint.is_some()),
@@ -60,11 +60,11 @@ fn gaps(buffer: &Buffer) -> String {
     buffer.gaps.iter().map(gap).collect::<Vec<_>>().join(" ")
 }
 
-/// The version of the form that [`json`] and [`steps_csv`] write; it grows when a field changes its meaning.
+/// Version of the format that [`json`] and [`steps_csv`] write; it grows when a field changes its meaning.
 const VERSION: u32 = 1;
 
-/// Writes everything known of the plan, pretty-printed: the figures, `buffers` and `steps` (see [`Written`]), which
-/// [`replay`](crate::schedule::replay) reads again. Of a graph also the operators: time `n` is the one at place `n` of the list.
+/// Writes everything known about the plan, pretty-printed: the figures, `buffers` and `steps` (see [`Written`]), which
+/// [`replay`](crate::schedule::replay) reads again. A graph's operators are listed too: the operator at index `n` runs at time `n`.
 pub fn json(planned: Planned) -> String {
     #[derive(Serialize)]
     struct Plan<'a> {
@@ -104,11 +104,11 @@ pub fn json(planned: Planned) -> String {
     serde_json::to_string_pretty(&plan).unwrap_or_default() + "\n"
 }
 
-/// Returns the steps of a model, one line for each operand: its name, its place, and what the step does with it. `None` if no steps are
-/// known.
+/// Returns the steps of a model, one line for each operand: its name, its place, and what the step does with it. Returns `None` if there
+/// are no steps.
 ///
-/// The column `role` says `read`, `write`, `overwrite` (read, and overwritten by what is written) or `view` (read, and nothing is
-/// computed). A tensor without a place has no offset.
+/// The column `role` is `read`, `write`, `overwrite` (read, then overwritten by the output) or `view` (read, with nothing computed). A
+/// tensor without a place has no offset.
 pub fn steps_csv(planned: Planned) -> Option<String> {
     let written = planned.schedule.written();
     let places: HashMap<&str, &WrittenPlace> =

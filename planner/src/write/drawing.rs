@@ -1,4 +1,4 @@
-//! Drawings: time to the right, addresses upwards.
+//! Draws plans: time to the right, addresses upwards.
 
 use askama::Template;
 
@@ -15,11 +15,11 @@ struct Drawing {
     proved: String,
     peak: u64,
     bound: u64,
-    /// The first and last time step.
+    /// The first time step, and the time step after the last.
     start: f64,
     end: f64,
     rectangles: Vec<Rectangle>,
-    /// Lines: bytes, their height, colour and meaning.
+    /// Horizontal lines: bytes, height, colour and label.
     levels: [(u64, f64, &'static str, &'static str); 2],
     width: f64,
     height: f64,
@@ -39,8 +39,8 @@ struct Rectangle {
     title: String,
 }
 
-/// Returns a standalone SVG: one rectangle for each stretch of a buffer's life with its name as a tooltip, the free space beneath the
-/// peak shaded, gaps in lifetimes hatched, a line at the lower bound and one at the peak.
+/// Returns a standalone SVG: one rectangle for each stretch of a buffer's life with its name as a tooltip, free space below the peak
+/// shaded, gaps in lifetimes hatched, and lines at the lower bound and the peak.
 pub fn svg(planned: Planned) -> String {
     let (lowered, solution) = (&planned.schedule.lowered, &planned.schedule.solution);
     let (peak, bound) = (solution.peak, solution.lower_bound);
@@ -65,7 +65,7 @@ pub fn svg(planned: Planned) -> String {
     }
     let mut rectangles = vec![rectangle("free", (start, end), (0, peak), "#e4e4e4", "free")];
     for (n, (buffer, &offset)) in buffers.iter().zip(&solution.offsets).enumerate() {
-        // The golden angle keeps neighbours apart.
+        // The golden angle gives neighbours distinct colours.
         let colour = format!("hsl({:.0},60%,65%)", (n as f64 * 137.508) % 360.0);
         let own = |start: i64, end: i64, from: u64, to: u64, fill: &str| {
             rectangle("b", (start as f64, end as f64), (offset + from, offset + to), fill, &titles[n])

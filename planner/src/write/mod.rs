@@ -1,4 +1,4 @@
-//! Writing plans: data, source code, drawings.
+//! Writes plans as data, source code and drawings.
 
 mod code;
 mod data;
@@ -19,19 +19,19 @@ use crate::schedule::Schedule;
 pub struct Planned<'a> {
     /// A name for titles and constants.
     pub name: &'a str,
-    /// The plan's origin, such as the command and the model's hash: lines for the head of a file.
+    /// Lines for the head of a file about the plan's origin, such as the command and the model's hash.
     pub origin: &'a [String],
     /// The steps, and a place for every buffer and tensor.
     pub schedule: &'a Schedule,
 }
 
 impl<'a> Planned<'a> {
-    /// Takes a schedule without further data.
+    /// Wraps a schedule, without lines about its origin.
     pub fn new(name: &'a str, schedule: &'a Schedule) -> Self {
         Self { name, origin: &[], schedule }
     }
 
-    /// Returns the head of source code: the plan's origin, each line behind `mark`.
+    /// Returns the head of a source file: the plan's origin, each line prefixed with `mark`.
     fn head(self, mark: &str) -> String {
         let (name, peak) = (code::comment(self.name), self.schedule.solution.peak);
         let (version, proved) = (env!("CARGO_PKG_VERSION"), self.schedule.proved());
@@ -41,13 +41,13 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// Fills a template, which is without the end of its last line.
+/// Renders a template and ends its last line, which templates leave open.
 fn rendered(template: &impl Template) -> String {
     // Writing to memory does not fail.
     template.render().unwrap_or_default() + "\n"
 }
 
-/// Returns a name with spaces for its control characters.
+/// Returns a name with its control characters replaced by spaces.
 fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

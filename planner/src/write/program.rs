@@ -1,4 +1,4 @@
-//! A Rust program of a model's steps: `arena!` for the memory, a trait for the operators, and a function that runs them in order.
+//! Writes a Rust program of a model's steps: `arena!` for the memory, a trait for the operators, and a function that runs them in order.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::graph::{Graph, Kind, Tensor};
 use crate::model::Buffer;
 use crate::schedule::{Act, Operand, Share, Step};
 
-/// The most places of one memory that an operator can have in a program.
+/// Largest number of places in one memory that an operator can have in a program.
 pub const MOST_OPERANDS: usize = 16;
 
 /// An operator has too many operands for a program.
@@ -22,11 +22,11 @@ pub const MOST_OPERANDS: usize = 16;
 pub struct TooMany {
     /// The operator.
     pub operator: String,
-    /// Its operands with a place in that memory.
+    /// Number of its operands with a place in that memory.
     pub count: usize,
 }
 
-/// The generated code's view of a buffer; shown as the constant of the arena, `Tier0::X`.
+/// The generated code's view of a buffer; displayed as the arena's constant, `Tier0::X`.
 struct Slot<'a> {
     buffer: &'a Buffer,
     offset: u64,
@@ -35,7 +35,7 @@ struct Slot<'a> {
     kind: String,
     /// The name of a parameter.
     parameter: String,
-    /// The tensors that lie in it.
+    /// The tensors in it.
     tensors: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Slot<'_> {
 }
 
 impl Slot<'_> {
-    /// Returns the parameter of a method that gets this buffer.
+    /// Returns the declaration of a method's parameter for this buffer.
     fn declared(&self) -> String {
         format!("{}: &mut {}", self.parameter, self.kind)
     }
@@ -55,7 +55,7 @@ impl Slot<'_> {
 /// A method of the trait.
 struct Method {
     name: String,
-    /// Its parameters after `self`, as they are declared.
+    /// The declarations of its parameters after `self`.
     parameters: Vec<String>,
     about: String,
 }
@@ -71,16 +71,16 @@ struct Function<'a> {
 enum Call<'a> {
     /// An operator that computes nothing.
     View(String),
-    /// A method that reads or writes a buffer for the caller, at a time.
+    /// A call of a method that reads or writes a buffer for the caller, at a time.
     Caller(String, &'a Slot<'a>, i64),
     /// A copy from one buffer to another, at a time.
     Copy([&'a Slot<'a>; 2], i64),
-    /// An operator's method: the places of each memory are borrowed at once, and each buffer once.
+    /// A call of an operator's method, which borrows the places of each memory together, and each buffer once.
     Run { method: String, time: i64, tiers: BTreeMap<u32, Vec<&'a Slot<'a>>>, arguments: Vec<String> },
 }
 
 impl Function<'_> {
-    /// Returns whether it uses a place of a memory.
+    /// Returns whether it uses a place in a memory.
     fn uses(&self, tier: &u32) -> bool {
         self.calls.iter().any(|call| match call {
             Call::View(_) => false,
@@ -102,8 +102,9 @@ struct Source<'a> {
     functions: Vec<Function<'a>>,
 }
 
-/// Rust: `PLAN` and an index for each place, and a program: an arena for each memory, the trait `Operators` with a method for each operator,
-/// and `run`, which calls them in order with their tensors. Needs the crate `allotment`; nothing in it is `unsafe`.
+/// Returns Rust code: `PLAN`, an index for each place, and a program with an arena for each memory, the trait `Operators` with a method
+/// for each operator, and `run`, which calls the methods in order with their tensors. The code needs the crate `allotment` and no
+/// `unsafe`.
 ///
 /// # Errors
 /// [`TooMany`] if an operator has too many operands.
@@ -117,7 +118,7 @@ pub fn rust_program(planned: Planned, sections: &Sections) -> Result<String, Too
     Ok(rendered(&Source { head, lines, arenas, slots, methods, functions }))
 }
 
-/// Returns the type of a tensor's elements, if all of its bytes are elements of it.
+/// Returns the type and number of a tensor's elements, if they make up all of its bytes.
 fn element(tensor: &Tensor) -> Option<(&'static str, u64)> {
     let (name, bytes) = match tensor.dtype.as_str() {
         "float32" => ("f32", 4),
@@ -168,12 +169,12 @@ fn slots<'a>(planned: Planned<'a>, graph: &Graph, lines: &[Line]) -> Vec<Slot<'a
     slots
 }
 
-/// Returns a constant's name, which is not of underscores alone.
+/// Returns a constant's name, which never consists of underscores alone.
 fn constant_of(name: &str) -> String {
     if name.bytes().all(|byte| byte == b'_') { format!("{name}T") } else { name.to_owned() }
 }
 
-/// Returns the name of a parameter or method: in small letters, and no word of the language.
+/// Returns the name of a parameter or method: in lower case, and never a keyword.
 fn parameter(name: &str) -> String {
     const WORDS: &str = " as break const continue crate else enum extern false fn for if impl in let loop match mod move mut pub ref return \
         self static struct super trait true type unsafe use where while async await dyn abstract become box do final gen macro override \
@@ -182,12 +183,12 @@ fn parameter(name: &str) -> String {
     if WORDS.contains(&format!(" {name} ")) { name + "_" } else { name }
 }
 
-/// The methods of the trait while the program is written.
+/// The methods of the trait so far.
 #[derive(Default)]
 struct Methods {
     list: Vec<Method>,
     names: HashSet<String>,
-    /// By an operator's name: its method, if no other operator has the name.
+    /// The method of each operator by the operator's name, if the name is unique.
     known: HashMap<String, usize>,
 }
 
@@ -195,7 +196,7 @@ impl Methods {
     /// Returns the name of the method for an operator that runs with `parameters`.
     fn of(&mut self, operator: &str, parameters: Vec<String>, about: String) -> String {
         let base = operator.trim_end_matches(" again");
-        // It runs again as it ran before, if it does so with the same types.
+        // A repeated run uses the first run's method if its parameters have the same types.
         if base != operator {
             let known = self.known.get(base).map(|&n| &self.list[n]);
             if let Some(method) = known.filter(|method| types(&method.parameters).eq(types(&parameters))) {
@@ -247,7 +248,7 @@ fn program<'a>(
                             ("load", format!("Writes what the constant `{tensor}` holds, again."))
                         }
                         (_, Kind::Output) => ("take", format!("Reads the output `{tensor}`.")),
-                        // It stays for the next run.
+                        // The tensor stays for the next run.
                         _ => continue,
                     };
                     let method = format!("{verb}_{}", slot.parameter);
@@ -282,7 +283,7 @@ fn program<'a>(
                 let (name, reads, writes) = (comment(&op.name), list(&step.reads), list(&step.writes));
                 let about = format!("Runs `{name}`{kind}: reads `{reads}`; writes `{writes}`{share}{chunks}");
                 let (tiers, arguments, parameters) = operands(step, &op.name, &slot)?;
-                // The chunks of one operator are calls of one method.
+                // All chunks of an operator call one method.
                 let method = of_op.entry(n).or_insert_with(|| methods.of(&op.name, parameters, about));
                 calls.push(Call::Run { method: method.clone(), time, tiers, arguments });
             }
@@ -299,7 +300,7 @@ fn program<'a>(
     Ok((methods.list, prepare.into_iter().chain([run]).collect()))
 }
 
-/// The buffers of a step by memory, the arguments for them, and the parameters of its method.
+/// The buffers of a step by memory, the arguments of the call, and the parameters of its method.
 type Operands<'a> = (BTreeMap<u32, Vec<&'a Slot<'a>>>, Vec<String>, Vec<String>);
 
 /// Returns the operands of a step of `operator`, each buffer once.

@@ -1,4 +1,4 @@
-//! `allotment plan --bench FOLDER`: all instances of a folder in one table, beside other planners.
+//! `allotment plan --bench FOLDER`: plans all instances of a folder into one table, beside other planners.
 
 mod page;
 mod peers;
@@ -26,11 +26,11 @@ use peers::{Peers, Result as PeerResult};
 struct Task {
     name: String,
     instance: Instance,
-    /// The line of the folder's table, and the plan that is stored for it.
+    /// The line of the folder's table, and its stored plan.
     known: Option<(Entry, Option<Vec<u64>>)>,
 }
 
-/// A line of the printed table; sizes in bytes.
+/// A line of the printed table, with sizes in bytes.
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,
@@ -38,13 +38,13 @@ struct Row {
     /// The best lower bound: the table's, or the search's.
     bound: u64,
     peak: u64,
-    /// How far the peak lies above the bound, in percent.
+    /// Distance of the peak above the bound, in percent.
     gap_percent: f64,
-    /// The best peak that the folder's table knows.
+    /// The best peak in the folder's table.
     known: Option<u64>,
-    /// Who found the plan that is shown.
+    /// Who found the plan shown.
     found_by: String,
-    /// Seconds until the plan was found, and of the whole search; none for a stored plan.
+    /// Seconds until the plan was found, and seconds of the whole search; `None` for a stored plan.
     found: Option<f64>,
     seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ struct Row {
     idealloc: Option<PeerResult>,
 }
 
-/// An instance that has no line in the table, because its file or its stored plan is wrong.
+/// An instance without a line in the table, because its file or its stored plan is invalid.
 #[derive(Debug, Serialize)]
 struct Failed {
     name: String,
@@ -68,7 +68,7 @@ enum Line<'a> {
     Failed(&'a Failed),
 }
 
-/// Plans every instance of the folder `args.input`; true unless one failed or a search was interrupted.
+/// Plans every instance of the folder `args.input`; returns true unless one failed or a search was interrupted.
 pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
     let page = args.output.as_deref().map(check_page).transpose()?;
     let tasks = tasks(&args.input, args.stored)?;
@@ -81,7 +81,7 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
         if progress {
             say!("{}/{}: {name}", n + 1, tasks.len());
         }
-        // An error in one says nothing about the others.
+        // An error in one instance does not affect the others.
         let made = read().and_then(|task| {
             let (row, offsets) = match args.stored {
                 true => stored(&task)?,
@@ -121,7 +121,7 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
     Ok(failed.is_empty() && !options.interrupt.load(Ordering::Relaxed))
 }
 
-/// Returns a sentence on how the plans were made.
+/// Returns a sentence about how the plans were made.
 fn how(args: &PlanArgs) -> String {
     if args.stored {
         return "The stored plans.".into();
@@ -141,10 +141,10 @@ fn check_page(path: &Path) -> Result<&Path, PlanError> {
     Ok(path)
 }
 
-/// The name of an instance, and what reads it.
+/// The name of an instance, and the function that reads it.
 type Reading = (String, Box<dyn Fn() -> Result<Task, PlanError>>);
 
-/// Lists the instances that the folder's table names or, without a table, those of its CSV files.
+/// Lists the instances in the folder's table or, without a table, its CSV files.
 fn tasks(folder: &Path, stored: bool) -> Result<Vec<Reading>, PlanError> {
     let io = |source| PlanError::Write { path: folder.into(), source };
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
@@ -187,7 +187,7 @@ fn gap(peak: u64, bound: u64) -> f64 {
     (peak as f64 / bound.max(1) as f64 - 1.0) * 100.0
 }
 
-/// Takes the stored plan.
+/// Returns the row of the stored plan, and its offsets.
 fn stored(task: &Task) -> Result<(Row, Vec<u64>), PlanError> {
     let Some((entry, Some(offsets))) = &task.known else {
         return Err(PlanError::Option(format!("{}: no plan is stored", task.name)));
@@ -210,7 +210,7 @@ fn stored(task: &Task) -> Result<(Row, Vec<u64>), PlanError> {
     Ok((row, offsets.clone()))
 }
 
-/// Plans the instance, and lets the others do so.
+/// Plans the instance, and runs the other planners on it.
 fn searched(task: &Task, options: &Options, peers: &Peers) -> Result<(Row, Vec<u64>), PlanError> {
     let solution = solve(&task.instance, options, None);
     validate(&task.instance, &solution.offsets, None)?;

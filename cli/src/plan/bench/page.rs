@@ -1,4 +1,4 @@
-//! The page of a folder of instances: a table to be sorted, and a drawing of each plan.
+//! Makes the page of a folder of instances: a sortable table, and a drawing of each plan.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::template::filled;
 const TEMPLATE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The rectangles of a plan: for each the first time step, the step after the last, the first byte and the byte after the last.
+/// The rectangles of a plan: for each, the first time step, the step after the last, the first byte and the byte after the last.
 #[derive(Serialize)]
 pub(super) struct Drawing(Vec<i64>);
 
@@ -28,7 +28,7 @@ impl Drawing {
     }
 }
 
-/// Returns the page: HTML that needs no other file.
+/// Returns the page as self-contained HTML.
 pub(super) fn page(rows: &[Row], drawings: &[Drawing], how: &str) -> io::Result<String> {
     #[derive(Serialize)]
     struct Data<'a> {

@@ -1,4 +1,4 @@
-//! Other planners: MiniMalloc and idealloc, where their programs are found.
+//! Runs other planners: MiniMalloc and idealloc, if their programs are found.
 
 use std::fmt;
 use std::io::{Read, Seek, Write};
@@ -21,7 +21,7 @@ pub(super) enum Result {
     OutOfTime,
     /// It ended without a plan.
     Failed,
-    /// The instance has something that it does not know, such as alignments or gaps.
+    /// The instance uses unsupported features, such as alignments or gaps.
     Unsuited,
 }
 
@@ -36,14 +36,14 @@ impl fmt::Display for Result {
     }
 }
 
-/// The programs that are there.
+/// The programs that were found.
 pub(super) struct Peers {
     minimalloc: Option<PathBuf>,
     idealloc: Option<PathBuf>,
 }
 
 impl Peers {
-    /// Finds the programs that the options name, else those on `PATH`.
+    /// Finds the programs that the options name, or else those on `PATH`.
     pub(super) fn find(args: &PlanArgs) -> std::result::Result<Self, PlanError> {
         let find = |given: &Option<PathBuf>, name: &str| match given {
             Some(path) if !path.is_file() => {
@@ -58,7 +58,7 @@ impl Peers {
         })
     }
 
-    /// Returns a sentence about the programs that are missing, if any.
+    /// Returns a sentence about missing programs, if any.
     pub(super) fn missing(&self) -> Option<String> {
         let programs = [("minimalloc", &self.minimalloc), ("idealloc", &self.idealloc)];
         let missing = programs.iter().filter(|(_, path)| path.is_none()).map(|&(name, _)| name);
@@ -66,7 +66,7 @@ impl Peers {
         (!missing.is_empty()).then(|| format!("Not found on PATH: {}.", missing.join(", ")))
     }
 
-    /// Lets MiniMalloc fit the instance into `capacity` bytes.
+    /// Runs MiniMalloc to fit the instance into `capacity` bytes.
     pub(super) fn minimalloc(
         &self,
         instance: &Instance,
@@ -86,7 +86,7 @@ impl Peers {
         )
     }
 
-    /// Lets idealloc make one plan.
+    /// Runs idealloc for one plan.
     pub(super) fn idealloc(
         &self,
         instance: &Instance,

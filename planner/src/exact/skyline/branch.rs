@@ -57,7 +57,7 @@ impl Search<'_> {
         let section = match self.strategy.section {
             Pick::Fewest => anywhere(),
             pick => {
-                // A forced move is taken wherever it is.
+                // Make a forced move wherever it is.
                 let forced = anywhere();
                 let measure = |&&(start, end): &&(usize, usize)| match pick {
                     Pick::Narrowest => (end - start) as u32,
@@ -95,14 +95,15 @@ impl Search<'_> {
         candidates
     }
 
-    /// Leaves `section` empty at `height`: raises its floor to where anything could lie. Returns false if that fails.
+    /// Leaves `section` empty at `height`: raises its floor to the next height at which a buffer could lie. Returns false if there is
+    /// none.
     pub(super) fn skip(&mut self, depth: usize, section: usize, height: u32) -> bool {
         let problem = self.problem;
         let Level { base, floor, rest, list, low, dirty } = &mut self.levels[depth];
         let covers = |n: usize| problem.first[n] as usize <= section && section < problem.last[n] as usize;
         let slack = self.capacity - floor[section] - rest[section];
         let mut next = height + slack + 1;
-        // Those that could lie here must lie on something that does not lie in this section, or on something higher.
+        // Buffers that could lie here must rest on a buffer outside this section, or on a higher one.
         let (mut lo, mut hi) = (usize::MAX, 0);
         for (&n, &at) in list.iter().zip(low.iter()) {
             let n = n as usize;
@@ -141,7 +142,7 @@ impl Search<'_> {
                 }
             }
         }
-        // Why: everything that could lie here, or carry what could, is held up as well.
+        // The reason: all buffers that could lie here, or support such buffers, are held up as well.
         let reason = &mut self.reasons[depth];
         let mut hold = |n: usize, height: u32| {
             let mut range = problem.first[n] as usize..problem.last[n] as usize;
@@ -157,7 +158,7 @@ impl Search<'_> {
                 hold(n as usize, next);
             }
         }
-        // A lower top belongs to one that carries nothing here.
+        // A buffer with a lower top supports nothing here.
         for (k, _) in supports.into_iter().filter(|&(_, top)| top >= next) {
             let need = next.saturating_sub(problem.size[k]);
             if need > height {

@@ -1,4 +1,4 @@
-//! A table of partial packings that were proved to have no completion.
+//! A table of partial packings that are proved to have no completion.
 
 use super::{Level, Problem};
 
@@ -25,7 +25,7 @@ impl DeadEnds {
         }
     }
 
-    /// Returns a hash of 128 bits of a part's floors and unplaced buffers.
+    /// Returns a 128-bit hash of a part's floors and unplaced buffers.
     pub fn key(&self, level: &Level, lo: usize, hi: usize) -> (u64, u64) {
         let mut key = (hi as u64, lo as u64);
         for (&floor, &(a, b)) in level.base[lo..hi].iter().zip(&self.by_section[lo..hi]) {

@@ -1,19 +1,19 @@
 //! Exact search over skylines.
 //!
-//! The search looks at what is placed from above: `floor[s]` is the lowest free offset of section `s`. A *valley* is a run of sections of
-//! one height between higher ones. In some solution every buffer rests on another or on the ground, so for any section of a valley
-//! exactly one of these holds: a buffer that fits the valley lies on its floor there; or none does, and the floor of that section rises
-//! to the next height at which a buffer could lie. These are the branches of a node; the section with the fewest of them is taken.
+//! The search sees the placed buffers from above: `floor[s]` is the lowest free offset of section `s`. A *valley* is a run of sections of
+//! one height between higher sections. In some solution every buffer rests on another or at offset 0. So in any section of a valley,
+//! either a buffer that fits the valley lies on its floor, or none does, and the floor of that section rises to the next height at which
+//! a buffer could lie. These are the branches of a node; the search branches on the section with the fewest.
 //!
-//! The tree is cut by:
-//! * *sections*: the floor plus the unplaced buffers must not exceed the capacity, in every section; also with only those
-//!   buffers counted that cannot lie below a given height;
+//! These rules prune the tree:
+//! * *sections*: the floor plus the unplaced buffers must not exceed the capacity, in every section; nor must a given height plus the
+//!   buffers that cannot lie below it;
 //! * *floors* rise to the lowest offset of the unplaced buffers;
 //! * *parts* that no unplaced buffer connects are solved one after the other;
-//! * *symmetry*: of equal buffers the first goes first, of two with one lifetime the smaller goes below;
-//! * *dominance*: a hole into which an unplaced buffer would fit is never left;
-//! * *dead ends* are remembered (floors and unplaced buffers of a part), and a dead end that does not depend on a
-//!   node's decision is passed upwards at once.
+//! * *symmetry*: equal buffers are placed in the order of their numbers;
+//! * *dominance*: no hole is left into which an unplaced buffer would fit;
+//! * *dead ends* are remembered (floors and unplaced buffers of a part), and a dead end that does not depend on a node's decision passes
+//!   upwards at once.
 
 mod branch;
 mod dead_ends;
@@ -25,13 +25,13 @@ use dead_ends::DeadEnds;
 use reasons::{has, meets_range};
 
 impl Problem {
-    /// Returns the lowest offset of buffer `n` that is no less than `height`.
+    /// Returns the lowest possible offset of buffer `n` at or above `height`.
     fn above(&self, n: usize, height: u32) -> u32 {
         if self.align[n] == 1 { height } else { height.next_multiple_of(self.align[n]) }
     }
 }
 
-/// The floor of a section in which nothing is left to place.
+/// The floor of a section with nothing left to place.
 const WALL: u32 = u32::MAX;
 
 /// A plain instance in units small enough for 32 bits.
@@ -39,11 +39,11 @@ const WALL: u32 = u32::MAX;
 pub struct Problem {
     /// First section of each buffer.
     pub first: Vec<u32>,
-    /// The section after its last.
+    /// The section after each buffer's last.
     pub last: Vec<u32>,
     /// Height of each buffer, in units.
     pub size: Vec<u32>,
-    /// Its offset is a multiple of this many units, at least 1.
+    /// Alignment of each buffer's offset in units, at least 1.
     pub align: Vec<u32>,
     /// Number of sections.
     pub sections: usize,
@@ -54,13 +54,13 @@ pub struct Problem {
 pub struct Strategy {
     /// The order of the buffers of a valley.
     pub order: Order,
-    /// The choice among sections with equally few branches.
+    /// The choice of the section to branch on.
     pub section: Pick,
-    /// Seed for the breaking of ties.
+    /// The seed of the noise in the order of buffers; 0 for none.
     pub seed: u64,
 }
 
-/// Preference among buffers; the larger goes first.
+/// Preference among buffers, by descending value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Size × sections.
@@ -69,7 +69,7 @@ pub enum Order {
     Size,
     /// Sections.
     Length,
-    /// Bytes still to come in its sections.
+    /// Bytes left to place in its sections.
     Total,
 }
 
@@ -86,17 +86,17 @@ pub enum Pick {
     LowestLeft,
 }
 
-/// Stands for no buffer.
+/// The number that means no buffer.
 const NO_BUFFER: u32 = u32::MAX;
 
-/// The state of one node: a part of the instance, partly placed.
+/// The state of a node: a part of the instance, partly placed.
 #[derive(Clone, Default)]
 struct Level {
-    /// Lowest offset of each section at which anything may still be placed, by what was placed and skipped.
+    /// For each section, the lowest offset at which a buffer may still lie, given the placed buffers and skipped heights.
     base: Vec<u32>,
-    /// The same, raised to the lowest offset of any unplaced buffer.
+    /// `base`, raised to the lowest offset of any unplaced buffer.
     floor: Vec<u32>,
-    /// Sum of the sizes still to be placed.
+    /// For each section, the sum of the sizes still to place.
     rest: Vec<u32>,
     /// Unplaced buffers of this part.
     list: Vec<u32>,
@@ -113,26 +113,26 @@ impl Level {
     }
 }
 
-/// The outcome of a node. A failure leaves its reason, a set of sections, in `reasons[depth]`: the buffers clipped to
-/// them, on the floors of the node, cannot be placed.
+/// The outcome of a node. A failure leaves its reason, a set of sections, in `reasons[depth]`: clipped to these sections, the buffers
+/// cannot be placed on the node's floors.
 enum Outcome {
     Solved,
     Failed,
     Limit,
 }
 
-/// A search for a plan within one capacity. It learns from its failures, also for later runs.
+/// A search for a plan within a capacity. It learns from its failures, also for later runs.
 pub struct Search<'a> {
     problem: &'a Problem,
     capacity: u32,
     levels: Vec<Level>,
     offsets: Vec<u32>,
-    /// The equal buffer before each, if any.
+    /// For each buffer, the equal buffer before it, if any.
     twin: Vec<u32>,
     dead: DeadEnds,
     strategy: Strategy,
     value: Vec<u64>,
-    /// Stamps of the node that saw a buffer unplaced.
+    /// For each buffer, the stamp of the last node that saw it unplaced.
     seen: Vec<u64>,
     /// Nodes visited, over all runs.
     pub nodes: u64,
@@ -141,10 +141,10 @@ pub struct Search<'a> {
     reasons: Vec<Vec<u64>>,
     /// The buffers that start (0) and end (1) at each border between sections; border `s` lies before section `s`.
     borders: Vec<[Vec<u32>; 2]>,
-    /// The buffers placed on the path to the node, and their bytes × sections.
+    /// Whether each buffer is placed on the path to the node, and the placed buffers' bytes × sections.
     placed: Vec<bool>,
     area: u64,
-    /// The most that was ever placed in this run: its area, and the offsets (`WALL` where there is none).
+    /// The best partial plan of this run: its area, and the offsets (`WALL` for unplaced buffers).
     most: (u64, Vec<u32>),
     /// The decaying count of overflows of each section.
     weight: Vec<f32>,
@@ -207,7 +207,7 @@ impl<'a> Search<'a> {
         self.capacity = capacity;
     }
 
-    /// Searches with one strategy until `limits`.
+    /// Searches with a strategy, up to `limits`.
     pub fn run(&mut self, strategy: Strategy, limits: &Limits) -> Answer<u32> {
         let watch = &mut Watch::new(limits.deadline);
         let problem = self.problem;
@@ -237,7 +237,7 @@ impl<'a> Search<'a> {
                 Order::Length => length << 32 | size,
                 Order::Total => rest[first as usize..last as usize].iter().map(|&rest| u64::from(rest)).sum(),
             };
-            // The noise is a fifth, and decides alone where all are equal.
+            // The noise is a fifth; among equal buffers it alone decides.
             let noise = if strategy.seed == 0 { 1.0 } else { 0.9 + 0.2 * random.f64() };
             self.value[k] = (value as f64 * 1024.0 * noise) as u64;
         }
@@ -274,7 +274,7 @@ impl<'a> Search<'a> {
         let mut skipped: Vec<(usize, Vec<u64>)> = Vec::new();
         loop {
             self.nodes += 1;
-            // Every pass goes over the part's sections and buffers a few times, and over some of their pairs.
+            // Every pass visits the part's sections and buffers a few times, and some of their pairs.
             let buffers = self.levels[depth].list.len();
             let work = 16 * (hi - lo + buffers) + buffers * (hi - lo) / 4 + 500;
             if self.nodes > self.budget || watch.passed(work) {
@@ -302,7 +302,7 @@ impl<'a> Search<'a> {
                 }
                 break;
             }
-            // Independent parts.
+            // Solve independent parts separately.
             let parts = self.parts(depth, lo, hi);
             if parts.len() > 1 {
                 let mut failed = false;
@@ -313,7 +313,7 @@ impl<'a> Search<'a> {
                         Outcome::Limit => return Outcome::Limit,
                         Outcome::Failed => {
                             failed = true;
-                            // The parts before it were solved for nothing.
+                            // The solutions of the parts before it are useless.
                             for &n in &self.levels[depth].list {
                                 if std::mem::take(&mut self.placed[n as usize]) {
                                     self.area -= self.area_of(n);
@@ -362,7 +362,7 @@ impl<'a> Search<'a> {
                 let (own, child) = (&mut own[depth], &child[0]);
                 let range = self.problem.first[n as usize] as usize..self.problem.last[n as usize] as usize;
                 if !meets_range(child, range.start, range.end) {
-                    // It failed whether or not `n` lies here.
+                    // The child failed regardless of whether `n` lies here.
                     own.copy_from_slice(child);
                     jump = true;
                     break;
@@ -376,7 +376,7 @@ impl<'a> Search<'a> {
             if !self.skip(depth, section, height) {
                 break;
             }
-            // The next node is a child in all but its level.
+            // The next pass is a child node in all but its level.
             let reason = std::mem::replace(&mut self.reasons[depth], vec![0; self.words]);
             skipped.push((section, reason));
             changed = [section, section + 1];
@@ -386,7 +386,7 @@ impl<'a> Search<'a> {
             let offsets = offsets.map(|(&offset, &placed)| if placed { offset } else { WALL }).collect();
             self.most = (self.area, offsets);
         }
-        // Backwards through the skips: each is a child in all but its level.
+        // Go backwards through the skips: each is a child node in all but its level.
         let own = &mut self.reasons[depth];
         loop {
             if keys.len() > skipped.len() {
@@ -423,12 +423,12 @@ impl<'a> Search<'a> {
         parts
     }
 
-    /// Returns the bytes × sections of the plan of [`partial`](Self::partial).
+    /// Returns the bytes × sections of the plan that [`partial`](Self::partial) returns.
     pub fn placed_area(&self) -> u64 {
         self.most.0
     }
 
-    /// Returns the offsets of the plan that left out the least, if the last run found no whole plan.
+    /// Returns the offsets of the best partial plan, if the last run found no whole plan.
     pub fn partial(&self) -> Vec<Option<u32>> {
         let all = vec![None; self.offsets.len()];
         if self.most.0 == 0 {
@@ -443,7 +443,7 @@ impl<'a> Search<'a> {
         u64::from(self.problem.size[n]) * u64::from(self.problem.last[n] - self.problem.first[n])
     }
 
-    /// Makes level `depth + 1` of the sections `lo..hi` of level `depth`, with `placed` on its lowest offset.
+    /// Makes level `depth + 1` from the sections `lo..hi` of level `depth`, with the buffer of `placed` at its offset.
     fn child(&mut self, depth: usize, lo: usize, hi: usize, placed: Option<(u32, u32)>) {
         if self.levels.len() <= depth + 1 {
             self.levels.push(Level::new(self.problem.sections));

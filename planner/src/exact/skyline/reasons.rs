@@ -2,7 +2,7 @@
 
 use super::{Level, Search, WALL};
 
-/// A set of sections, one bit each.
+/// Adds section `s` to a set of sections, one bit each.
 pub fn set(bits: &mut [u64], s: usize) {
     bits[s / 64] |= 1 << (s % 64);
 }
@@ -26,7 +26,7 @@ pub fn meets_range(bits: &[u64], lo: usize, hi: usize) -> bool {
 }
 
 impl Search<'_> {
-    /// Raises each floor to the lowest offset that is possible there. Returns a section that overflows, if one does.
+    /// Raises each floor to the lowest offset possible there. Returns a section that overflows, if any.
     pub(super) fn propagate(&mut self, depth: usize) -> Option<usize> {
         let problem = self.problem;
         let Level { base, floor, rest, list, low, dirty, .. } = &mut self.levels[depth];
@@ -43,7 +43,7 @@ impl Search<'_> {
         }
         let mut fits = true;
         for s in lo..hi {
-            // Where nothing is left, `lowest` is a wall.
+            // If no buffer is left in a section, `lowest` is a wall.
             floor[s] = base[s].max(lowest[s]);
             fits &= floor[s] == WALL || floor[s] + rest[s] <= self.capacity;
         }
@@ -55,7 +55,7 @@ impl Search<'_> {
             .max_by(|&a, &b| self.weight[a].total_cmp(&self.weight[b]))
     }
 
-    /// Adds to the reason of `depth` why each unplaced buffer of `section` lies at `height` or above.
+    /// Adds to the reason of `depth` sections that hold each unplaced buffer of `section` at or above `height`.
     pub(super) fn explain(&mut self, depth: usize, section: usize, height: u32) {
         let problem = self.problem;
         let Level { base, list, low, .. } = &self.levels[depth];
@@ -86,8 +86,8 @@ impl Search<'_> {
 
     /// Returns whether the stacks on both sides of a border can reach a common height, for the lowest unplaced buffer across it.
     ///
-    /// Up to there, only buffers that start at the border lie on its right, and only buffers that end there on its left. So some of their
-    /// sizes must make up the difference of the floors, but for what the sections can spare.
+    /// Up to that height, only buffers that start at the border lie on its right, and only buffers that end there on its left. So some of
+    /// their sizes must make up the difference of the floors, within the slack of the sections.
     pub(super) fn matches(&self, depth: usize, lo: usize, hi: usize, border: usize) -> bool {
         if border <= lo || border >= hi {
             return true;
@@ -109,7 +109,7 @@ impl Search<'_> {
         if crossing <= 0 || count > 10 || (low <= 0 && 0 <= high) {
             return true;
         }
-        // All sums of some that start less some that end.
+        // All sums of sizes of some starting buffers minus those of some ending buffers.
         let mut sums = [0_i64; 1 << 10];
         let mut known = 1;
         for size in unplaced(0).chain(unplaced(1).map(|size| -size)) {

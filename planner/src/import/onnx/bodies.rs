@@ -1,9 +1,9 @@
-//! `If`, `Loop` and `Scan`: their bodies become operators of the graph, in place of the operator.
+//! `If`, `Loop` and `Scan`: their bodies become operators of the graph.
 //!
-//! The operator itself stands before its bodies and makes what lives throughout: its outputs, and the tensors that go from one round of a
-//! loop to the next. An operator of the kind `If.end` (`Loop.end`, `Scan.end`) follows the bodies and reads all tensors that must live
-//! until then. The branches of an `If` follow each other, though only one runs: what is live in one is not in the other, so they share
-//! their memory. A branch whose test is known, or that does not fit the shapes, is left out.
+//! The operator itself comes before its bodies and makes the tensors that live throughout: its outputs, and the tensors passed from one
+//! round of a loop to the next. An operator of the kind `If.end` (`Loop.end`, `Scan.end`) follows the bodies and reads all tensors that
+//! must live until then. The branches of an `If` follow each other, though only one runs: no tensor is live in both, so they share their
+//! memory. A branch that a known test rules out, or that does not fit the shapes, is left out.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use super::proto::{Attribute, GraphProto, Node};
 use super::{Frame, Known, OnnxError, Reader, Result, Scope};
 use crate::graph::{Graph, Kind, Op, Sharing};
 
-/// The kind of an operator in place of a branch that cannot run, because it does not fit the shapes. Its name tells why.
+/// The kind of the operator that replaces a branch which cannot run, because it does not fit the shapes. Its name gives the reason.
 pub const UNREACHABLE: &str = "If.unreachable";
 
 /// Returns whether the operator has bodies that this importer knows.
@@ -21,7 +21,7 @@ pub fn known(node: &Node) -> bool {
     standard && matches!(node.op_type.as_str(), "If" | "Loop" | "Scan")
 }
 
-/// An operator that others stand in for, and what is around it.
+/// An operator that other operators replace, and its surroundings.
 pub struct Outer<'a, 'm> {
     pub node: &'m Node,
     pub name: &'m str,
@@ -52,12 +52,12 @@ impl<'m> Outer<'_, 'm> {
     }
 }
 
-/// The way in which a body's output becomes one of the operator's.
+/// How a body's output becomes an output of the operator.
 #[derive(Clone, Copy)]
 enum Joined {
-    /// As it is.
+    /// Unchanged.
     Whole,
-    /// One after the other, along an axis, this many times; `None`: not known before the model runs.
+    /// Stacked along an axis, this many times; `None` if the number is not known before the model runs.
     Stacked(usize, Option<u64>),
 }
 
@@ -71,7 +71,7 @@ impl<'m> Reader<'m> {
         }
     }
 
-    /// Adds the operator that stands before the bodies, as yet without outputs; returns its place.
+    /// Adds the operator that comes before the bodies, without outputs so far; returns its index.
     fn begin(&mut self, outer: &Outer) -> Result<usize> {
         let inputs = outer.inputs.iter().flatten().map(|(number, _)| *number).collect();
         let op = Op::marker(String::new(), outer.node.op_type.clone(), inputs);
@@ -79,13 +79,13 @@ impl<'m> Reader<'m> {
         Ok(self.made.ops.len() - 1)
     }
 
-    /// Adds the operator that stands after the bodies and reads `kept`.
+    /// Adds the operator that comes after the bodies and reads `kept`.
     fn end(&mut self, outer: &Outer, kept: BTreeSet<usize>) -> Result {
         let (kind, inputs) = (format!("{}.end", outer.node.op_type), kept.into_iter().collect());
         self.op(outer.frame, &format!("{}.end", outer.name), Op::marker(String::new(), kind, inputs))
     }
 
-    /// Takes away all that came after so many operators and tensors.
+    /// Removes all operators after the first `ops`, and all tensors after the first `tensors`.
     fn forget(&mut self, ops: usize, tensors: usize) {
         self.made.ops.truncate(ops);
         for (number, tensor) in self.made.tensors.drain(tensors..).enumerate() {
@@ -95,7 +95,7 @@ impl<'m> Reader<'m> {
         self.makers.truncate(tensors);
     }
 
-    /// Adds an operator that stands for a branch that cannot run, and tells why.
+    /// Adds an operator in place of a branch that cannot run, with the reason in its name.
     fn unreachable(&mut self, outer: &Outer, branch: &str, why: &OnnxError) -> Result {
         let name = format!("{}/{branch}: {why}", outer.name);
         self.made.ops.push(Op::marker(name.clone(), UNREACHABLE.into(), Vec::new()));
@@ -126,7 +126,7 @@ impl<'m> Reader<'m> {
         let bodies = [("then_branch", branch("then_branch")?), ("else_branch", branch("else_branch")?)];
         let test = outer.input(0).and_then(|(_, value)| value.data.ints()?.first());
         if let Some(&test) = test {
-            // Exporters write such a test for what they do not know themselves; the other branch may not even fit the shapes.
+            // Exporters write a constant test for facts they do not know themselves; the other branch may not even fit the shapes.
             let (name, body) = bodies[usize::from(test == 0)];
             let from = self.made.tensors.len();
             let prefix = self.prefix(outer.frame, outer.name, &format!("{name}/"));
@@ -164,7 +164,7 @@ impl<'m> Reader<'m> {
             if then.1.dtype != other.1.dtype {
                 return Err(outer.fails(format!("its branches make `{name}` of two types")));
             }
-            // The larger one: the smaller lies in its memory.
+            // Use the larger result: the smaller lies in its memory.
             let larger = if self.made.tensors[then.0].bytes >= self.made.tensors[other.0].bytes {
                 then
             } else {
@@ -235,8 +235,8 @@ impl<'m> Reader<'m> {
         self.repeated(outer, body, (&given, 0), 0, &results, scope)
     }
 
-    /// Adds a body that runs again and again. `given` are its inputs, of which those from number `first` on go from round to round; of its
-    /// outputs, `skipped` come before the `results`.
+    /// Adds a body that runs repeatedly. `given` are its inputs, which from number `first` on pass from round to round; of its outputs,
+    /// `skipped` come before the `results`.
     fn repeated(
         &mut self,
         outer: &Outer<'_, 'm>,
@@ -267,7 +267,7 @@ impl<'m> Reader<'m> {
         // Tensors from outside are read in every round.
         let read = self.made.ops[from..].iter().flat_map(|op| &op.inputs);
         kept.extend(read.copied().filter(|&number| number < outside));
-        // The condition lives until the next round begins, as does what becomes that round's input or a part of a stacked output.
+        // The condition lives until the next round begins, as do outputs that become that round's inputs or parts of a stacked output.
         let mut last: Vec<usize> = outputs.iter().map(|(number, _)| *number).collect();
         for (n, &joined) in results.iter().enumerate() {
             let (number, value) = &outputs[skipped + n];
@@ -327,14 +327,14 @@ impl<'m> Reader<'m> {
         Ok(number)
     }
 
-    /// Lets an operator make one more tensor.
+    /// Adds a tensor to an operator's outputs.
     fn makes(&mut self, op: usize, tensor: usize) {
         self.made.ops[op].outputs.push(tensor);
         self.makers[tensor] = Some(op);
     }
 
-    /// Lets the operators of `range` write into `into` instead of `made`, and returns true, if one of them makes that. They are then
-    /// among the readers of `into`, which lives already. Tensors from outside of the body are copied instead.
+    /// If an operator of `range` makes `made`, lets the operators write into `into` instead and returns true. They then count as readers
+    /// of `into`, which is already live. Tensors from outside the body are copied instead.
     fn merge(&mut self, made: usize, into: usize, range: (usize, usize)) -> bool {
         let tensors = &self.made.tensors;
         let fits = tensors[made].kind == Kind::Intermediate && tensors[made].bytes <= tensors[into].bytes;
@@ -347,7 +347,7 @@ impl<'m> Reader<'m> {
     }
 }
 
-/// Lets operators write what is merged into another tensor there, and takes away the tensors that are left without an operator.
+/// Redirects writes of merged tensors to the tensors they were merged into, and removes tensors that no operator uses any more.
 pub fn compact(mut graph: Graph, merged: &HashMap<usize, usize>) -> Graph {
     let whole = |mut tensor: usize| {
         while let Some(&into) = merged.get(&tensor) {

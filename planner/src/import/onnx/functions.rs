@@ -1,4 +1,4 @@
-//! Functions that the model defines: their nodes stand in place of each call.
+//! Functions that the model defines: their nodes replace each call.
 
 use std::collections::HashSet;
 
@@ -12,18 +12,18 @@ fn domain(name: &str) -> &str {
     if name == "ai.onnx" { "" } else { name }
 }
 
-/// Returns the key of a function: what a node calls it by.
+/// Returns the key by which nodes call a function.
 pub fn key(function: &Function) -> [&str; 3] {
     [domain(&function.domain), &function.name, &function.overload]
 }
 
 impl<'m> Reader<'m> {
-    /// Returns the function that a node calls, if it is one.
+    /// Returns the function that a node calls, if any.
     pub(super) fn function(&self, node: &'m Node) -> Option<&'m Function> {
         self.functions.get(&[domain(&node.domain), &node.op_type, &node.overload]).copied()
     }
 
-    /// Adds a function's nodes.
+    /// Adds a function's nodes in place of a call.
     pub(super) fn call(
         &mut self,
         outer: &Outer<'_, 'm>,
@@ -47,7 +47,7 @@ impl<'m> Reader<'m> {
             function: true,
         };
         self.charge(&frame, 64 * (function.input.len() + given.len()))?;
-        // A function sees nothing of what is around its call.
+        // A function sees no names from around its call.
         let mut inner = Scope::default();
         for (n, name) in function.input.iter().enumerate() {
             inner.names.insert(name, outer.inputs.get(n).cloned().flatten());
@@ -59,7 +59,7 @@ impl<'m> Reader<'m> {
         self.bind(outer, from, results, scope)
     }
 
-    /// Lets a node's outputs mean the results of nodes that stand in its place, which begin with tensor `from`.
+    /// Binds a node's outputs to the results of the nodes that replace it, whose tensors begin with number `from`.
     pub(super) fn bind(
         &mut self,
         outer: &Outer<'_, 'm>,

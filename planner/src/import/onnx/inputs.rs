@@ -1,4 +1,4 @@
-//! The model's inputs, and the dimensions of them that are open.
+//! The model's inputs, and their open dimensions.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub fn values<'m>(
     recorded: &Shapes,
     constant: impl Fn(&str) -> bool,
 ) -> Result<Vec<(&'m ValueInfo, Value)>> {
-    // Each open dimension with its place among `open`, and the sizes that recorded shapes of inputs give.
+    // The index of each open dimension in `open`, and the sizes from recorded shapes of inputs.
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut open: Vec<(String, Vec<String>)> = Vec::new();
     let mut told: BTreeMap<String, u64> = BTreeMap::new();
@@ -67,7 +67,7 @@ pub fn values<'m>(
     Ok(inputs.into_iter().map(value).collect())
 }
 
-/// Returns the name of an open dimension. Exporters write `?` for one that has none.
+/// Returns the name of an open dimension. Exporters write `?` for a dimension without a name.
 fn name(input: &ValueInfo, n: usize, dim: &Dim) -> String {
     match dim.param.as_deref() {
         None | Some("" | "?") => format!("{}.{n}", input.name),

@@ -1,4 +1,4 @@
-//! ONNX models.
+//! Reads ONNX models.
 
 mod bodies;
 mod functions;
@@ -24,26 +24,26 @@ pub use recorded::{Shapes, ShapesError};
 /// Why a model was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum OnnxError {
-    /// The file is no ONNX model.
+    /// The file is not an ONNX model.
     #[error("the file is no ONNX model: {0}")]
     Syntax(#[from] prost::DecodeError),
     /// The model has no graph.
     #[error("the model has no graph")]
     NoGraph,
-    /// Operators whose shapes this importer does not know.
+    /// The importer cannot infer the shapes of these operators.
     #[error("operators that are not supported: {}; give the shapes of their outputs with --shapes", .0.join(", "))]
     Unsupported(Vec<String>),
-    /// Dimensions of inputs whose sizes are neither in the model nor given: their names, and the inputs that have them. A dimension
-    /// without a name is called by its input and its place.
+    /// Sizes of input dimensions are neither in the model nor given: the dimensions' names, and the inputs that have them. A dimension
+    /// without a name is named by its input and its index.
     #[error("{}", inputs::listed(.0))]
     OpenDims(Vec<(String, Vec<String>)>),
-    /// A dimension that was given, but is not in the model.
+    /// A given dimension is not in the model.
     #[error("no input has an open dimension `{0}`; there are: {1}")]
     UnknownDim(String, String),
-    /// An input of which not even the number of dimensions is in the model.
+    /// The model does not give even the number of dimensions of an input.
     #[error("the input `{0}` has no shape in the model: give it with --shapes")]
     NoShape(String),
-    /// A node that does not fit its inputs.
+    /// A node does not fit its inputs.
     #[error("node `{node}` ({op}): {what}")]
     Node {
         /// The node's name, or its first output's.
@@ -53,7 +53,7 @@ pub enum OnnxError {
         /// The error.
         what: String,
     },
-    /// A node whose outputs have shapes that follow from more than the model and its inputs' shapes.
+    /// The shapes of a node's outputs do not follow from the model and its inputs' shapes alone.
     #[error(
         "node `{node}` ({op}): {what}; give the shapes of its outputs ({}) with --shapes, as JSON such as {{\"{}\": [1, 8]}} or as the profile of a run of ONNX Runtime",
         .outputs.join(", "), .outputs.first().map_or("", String::as_str)
@@ -68,7 +68,7 @@ pub enum OnnxError {
         /// Its outputs.
         outputs: Vec<String>,
     },
-    /// An element type of unknown size.
+    /// The size of an element type is unknown.
     #[error("tensor `{tensor}` has the element type {dtype}, whose size is not known")]
     Type {
         /// The tensor.
@@ -76,7 +76,7 @@ pub enum OnnxError {
         /// ONNX's number of the type.
         dtype: i32,
     },
-    /// A tensor that no operator produces.
+    /// No operator produces a tensor that a node reads.
     #[error("node `{node}` reads `{tensor}`, which nothing before it makes")]
     Missing {
         /// The node.
@@ -84,29 +84,29 @@ pub enum OnnxError {
         /// The tensor.
         tensor: String,
     },
-    /// Two tensors of one name.
+    /// Two tensors have the same name.
     #[error("the tensor `{0}` is made twice")]
     Twice(String),
-    /// Bodies and functions within each other, deeper than any exporter writes them.
+    /// Bodies and functions are nested deeper than any exporter writes them.
     #[error("node `{0}`: functions and bodies lie in each other more than {max} deep, or a function calls itself", max = DEPTH)]
     Depth(String),
-    /// Functions that call others many times over.
+    /// Functions are too large when written out at each call.
     #[error("the model's functions, written out where they are called, are too large: `{0}` is one of them")]
     Size(String),
 }
 
 type Result<T = (), E = OnnxError> = std::result::Result<T, E>;
 
-/// Bodies and functions within each other.
+/// Largest nesting depth of bodies and functions.
 const DEPTH: usize = 64;
 
-/// Bytes of what is made of the nodes of functions, which the file holds once and may call at will.
+/// Most bytes made from the nodes of functions, which the file stores once and may call many times.
 const INLINED: usize = 1 << 28;
 
-/// Elements that are computed, or read from files beside the model, in all.
+/// Most elements that are computed, or read from files beside the model, in total.
 const FUEL: u64 = 1 << 24;
 
-/// Longer names are cut where they are repeated: for each call of a function, and in front of all that is in a body.
+/// Longest name in bytes that is repeated whole, for each call of a function and as the prefix of a body's contents.
 const NAME: usize = 200;
 
 /// The element types, by number.
@@ -114,31 +114,31 @@ const DTYPES: &str = "unknown float32 uint8 int8 uint16 int16 int32 int64 string
     complex64 complex128 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4 float4e2m1 float8e8m0 \
     uint2 int2 float6e2m3 float6e3m2";
 
-/// Returns ONNX's name of an element type and the bits of an element, 0 if that is not fixed.
+/// Returns ONNX's name of an element type and the bits of an element, 0 if they are not fixed.
 fn dtype(number: i32) -> (&'static str, u64) {
     super::dtype(DTYPES, number)
 }
 
-/// Reads a model into a graph, and infers the shapes of all of its tensors. `dims` holds the sizes of open dimensions, by their names; one
-/// without a name is called by its input and its place, `x.0`.
+/// Reads a model into a graph, and infers the shapes of all of its tensors. `dims` holds the sizes of open dimensions by name; a
+/// dimension without a name is named by its input and its index, as in `x.0`.
 ///
 /// Values that follow from shapes and constants are computed, since other shapes may depend on them.
 ///
-/// The bodies of `If`, `Loop` and `Scan` become operators between their operator and one more, named with its name and `.end`. Functions
-/// that the model defines are written out where they are called. A branch of an `If` that does not fit the sizes cannot run with them, and an
-/// operator of the kind [`UNREACHABLE`] stands for it.
+/// The bodies of `If`, `Loop` and `Scan` become operators between their operator and another operator, named after it with `.end`.
+/// Functions that the model defines are written out where they are called. A branch of an `If` that does not fit the sizes cannot run
+/// with them, and becomes an operator of the kind [`UNREACHABLE`].
 ///
 /// # Errors
-/// [`OnnxError`] if the model is damaged or uses what is not supported. It names all operators that are not known, and all open dimensions.
+/// [`OnnxError`] if the model is damaged or uses unsupported features. It names all unknown operators, or all open dimensions.
 pub fn read_onnx(bytes: &[u8], dims: &BTreeMap<String, u64>) -> Result<Graph, OnnxError> {
     read_onnx_with(bytes, dims, &Shapes::default(), None)
 }
 
-/// Reads a model like [`read_onnx`]. Where shapes cannot be inferred, those of a run are taken, or those that the model states. Small
-/// tensors whose elements are in other files are read from `folder`, the model's own.
+/// Reads a model like [`read_onnx`]. Shapes that cannot be inferred are taken from a recorded run, or else from the model's statements.
+/// Small tensors with elements in other files are read from `folder`, the folder of the model.
 ///
 /// # Errors
-/// [`OnnxError`] if the bytes are no ONNX model, or a shape is neither stated, nor inferred, nor recorded.
+/// [`OnnxError`] if the bytes are not an ONNX model, or a shape is neither stated, nor inferred, nor recorded.
 pub fn read_onnx_with(
     bytes: &[u8],
     dims: &BTreeMap<String, u64>,
@@ -189,7 +189,7 @@ pub fn read_onnx_with(
 /// The tensor's number and the value behind a name; `None` for an input that a function's call leaves out.
 type Known = Option<(usize, Value)>;
 
-/// The meanings of names. Bodies see the names around them.
+/// The tensors and values behind names. Bodies see the names around them.
 #[derive(Default)]
 struct Scope<'a, 'm> {
     around: Option<&'a Scope<'a, 'm>>,
@@ -201,7 +201,7 @@ impl<'a, 'm> Scope<'a, 'm> {
         Self { around: Some(around), names: HashMap::new() }
     }
 
-    /// Returns what a name means: `None` if nothing, `Some(None)` if what a call leaves out.
+    /// Returns the meaning of a name: `None` if it has none, `Some(None)` for an input that a call leaves out.
     fn get(&self, name: &str) -> Option<Option<&(usize, Value)>> {
         let mut scope = self;
         loop {
@@ -214,21 +214,21 @@ impl<'a, 'm> Scope<'a, 'm> {
     }
 }
 
-/// The place where nodes stand: the model, a function or a body.
+/// The place of nodes: the model, a function or a body.
 struct Frame<'a, 'm> {
-    /// In front of their names, and of their outputs'.
+    /// Prefix of the names of the nodes and their outputs.
     prefix: String,
-    /// The shapes and types that their graph states.
+    /// The shapes and types that the nodes' graph states.
     infos: [&'m [ValueInfo]; 2],
-    /// The attributes of the function around them.
+    /// The attributes of the function around the nodes.
     given: &'a Given<'m>,
     depth: usize,
-    /// True within a function.
+    /// Whether the nodes are within a function.
     function: bool,
 }
 
 impl<'m> Frame<'_, 'm> {
-    /// Returns the frame of a body or a function inside this one; `prefix` goes before the names in it.
+    /// Returns the frame of a body or a function inside this one; `prefix` goes before the names in the new frame.
     fn inner(&self, prefix: String, infos: [&'m [ValueInfo]; 2]) -> Self {
         Self { prefix, infos, depth: self.depth + 1, ..*self }
     }
@@ -236,24 +236,24 @@ impl<'m> Frame<'_, 'm> {
 
 type Stated<'m> = HashMap<&'m str, &'m ValueInfo>;
 
-/// A model on its way to a graph.
+/// The conversion of a model into a graph.
 struct Reader<'m> {
     made: Graph,
     names: HashSet<String>,
     recorded: &'m Shapes,
     functions: HashMap<[&'m str; 3], &'m Function>,
-    /// The statements of graphs about tensors, by place.
+    /// The statements of graphs about tensors, by the address of the graph's lists.
     stated: HashMap<[*const ValueInfo; 2], Rc<Stated<'m>>>,
     limits: Limits<'m>,
     inlined: usize,
     /// The operator that makes each tensor.
     makers: Vec<Option<usize>>,
-    /// Tensors that are written into another one instead.
+    /// The tensors that are written into another tensor instead.
     merged: HashMap<usize, usize>,
 }
 
 impl<'m> Reader<'m> {
-    /// Counts what is made within functions.
+    /// Counts the bytes made within functions; an error if there are too many.
     fn charge(&mut self, frame: &Frame, bytes: usize) -> Result {
         if frame.function {
             self.inlined += 256 + bytes;
@@ -270,7 +270,7 @@ impl<'m> Reader<'m> {
         format!("{}{short}#{}", frame.prefix, self.made.tensors.len())
     }
 
-    /// Returns the prefix of what is in a node's body or function.
+    /// Returns the prefix of names in a node's body or function.
     fn prefix(&self, frame: &Frame, name: &str, body: &str) -> String {
         if frame.prefix.len() + name.len() <= 2 * NAME {
             return format!("{}{name}/{body}", frame.prefix);
@@ -331,7 +331,7 @@ impl<'m> Reader<'m> {
         Ok(())
     }
 
-    /// Refuses operators that are neither known nor have all of their outputs' shapes given.
+    /// Returns an error for operators that are unknown, unless the shapes of all their outputs are given.
     fn check(&mut self, graph: &'m GraphProto) -> Result {
         let mut unsupported = BTreeSet::new();
         let mut seen = HashSet::new();
@@ -356,12 +356,12 @@ impl<'m> Reader<'m> {
         if list.is_empty() { Ok(()) } else { Err(OnnxError::Unsupported(list)) }
     }
 
-    /// Returns what a graph states of its tensors.
+    /// Returns a graph's statements about its tensors.
     fn stated(&mut self, infos: [&'m [ValueInfo]; 2]) -> Rc<Stated<'m>> {
         let index = || {
             let mut stated = Stated::new();
             for info in infos.into_iter().flatten() {
-                // The first one that tells.
+                // Use the first statement with a complete shape.
                 let told = stated.get(info.name.as_str()).is_some_and(|known| recorded::tells(known));
                 if !told {
                     stated.insert(&info.name, info);
@@ -372,7 +372,7 @@ impl<'m> Reader<'m> {
         self.stated.entry(infos.map(<[_]>::as_ptr)).or_insert_with(index).clone()
     }
 
-    /// Adds nodes, in order; `scope` then knows their outputs.
+    /// Adds nodes in order, and their outputs to `scope`.
     fn nodes(&mut self, nodes: &'m [Node], frame: &Frame<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result {
         for node in nodes {
             let name = match node.name.as_str() {
@@ -444,7 +444,7 @@ impl<'m> Reader<'m> {
     }
 }
 
-/// Returns the error of a node.
+/// Returns the error of a node that failed.
 fn failed(node: &str, op: &str, fault: Fault, outputs: &[String]) -> OnnxError {
     let (node, op) = (node.into(), op.into());
     match fault {

@@ -1,8 +1,8 @@
-//! The part of ONNX's protobuf messages that is read. Field numbers are those of `onnx.proto`.
+//! The parts of ONNX's protobuf messages that the importer reads. Field numbers are those of `onnx.proto`.
 
 use prost::Message;
 
-/// Makes messages: the fields of each, with what prost calls their types, and their numbers.
+/// Defines messages by their fields, with prost's names of the types and the field numbers.
 macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty = [$($kind:tt)+] $number:tt),* $(,)? })*) => {$(
         $(#[$doc])*
@@ -28,7 +28,7 @@ messages! {
         sparse_initializer: Vec<SparseTensor> = [message, repeated] "15",
     }
 
-    /// An operator that the model itself defines by others.
+    /// An operator that the model defines by other operators.
     Function {
         name: String = [string] "1",
         input: Vec<String> = [string, repeated] "4",
@@ -60,7 +60,7 @@ messages! {
         g: Option<GraphProto> = [message, optional] "6",
         floats: Vec<f32> = [float, repeated] "7",
         ints: Vec<i64> = [int64, repeated] "8",
-        /// Within a function: the attribute of the function whose value this one takes.
+        /// Within a function: the attribute of the function from which this attribute takes its value.
         ref_attr_name: String = [string] "21",
         sparse_tensor: Option<SparseTensor> = [message, optional] "22",
     }
@@ -81,7 +81,7 @@ messages! {
         double_data: Vec<f64> = [double, repeated] "10",
         uint64_data: Vec<u64> = [uint64, repeated] "11",
         external_data: Vec<Entry> = [message, repeated] "13",
-        /// 1: the elements are in another file.
+        /// 1 if the elements are in another file.
         data_location: i32 = [int32] "14",
     }
 

@@ -1,4 +1,4 @@
-//! Shapes from a recorded run or from the model itself, for tensors whose shapes cannot be inferred.
+//! Shapes from a recorded run or from the model, for tensors whose shapes cannot be inferred.
 
 use std::collections::HashMap;
 
@@ -13,23 +13,23 @@ const FLOAT: i32 = 1;
 /// Why a file of shapes was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ShapesError {
-    /// The text is no JSON.
+    /// The text is not JSON.
     #[error("the shapes are no JSON: {0}")]
     Syntax(#[from] serde_json::Error),
-    /// A shape that is not understood.
+    /// A shape cannot be parsed.
     #[error(
         "the shape of `{0}` is not understood: write a list of numbers, or {{\"shape\": [...], \"dtype\": \"float32\"}}"
     )]
     Shape(String),
-    /// JSON of another form.
+    /// The JSON has another form.
     #[error("the shapes are neither a dictionary by tensor nor a profile of ONNX Runtime")]
     Form,
 }
 
-/// A shape, and the element type by ONNX's number if it is known.
+/// A shape, and ONNX's number of the element type if known.
 type Told = (Vec<u64>, Option<i32>);
 
-/// Shapes of tensors, by their names, and of nodes' outputs, by the nodes' names.
+/// Shapes of tensors by name, and of nodes' outputs by the node's name.
 #[derive(Clone, Debug, Default)]
 pub struct Shapes {
     tensors: HashMap<String, Told>,
@@ -41,7 +41,7 @@ impl Shapes {
     /// "float32"}}`), or a profile of ONNX Runtime, whose events list each node's `output_type_shape`.
     ///
     /// # Errors
-    /// [`ShapesError`] if the bytes are in none of these forms.
+    /// [`ShapesError`] if the bytes have neither form.
     pub fn read(bytes: &[u8]) -> Result<Self, ShapesError> {
         let mut shapes = Self::default();
         match serde_json::from_slice(bytes)? {
@@ -60,7 +60,7 @@ impl Shapes {
         Ok(shapes)
     }
 
-    /// A profile's events.
+    /// Reads the shapes from a profile's events.
     fn profile(&mut self, events: &[Json]) {
         for event in events {
             let name = event["name"].as_str().and_then(|name| name.strip_suffix("_kernel_time"));
@@ -85,8 +85,8 @@ impl Shapes {
         self.tensors.get(name).map(|(shape, _)| shape.as_slice())
     }
 
-    /// Returns output `n` of a node as it was recorded, or as its graph states it; its type is `dtype` if none was told. Within a body or
-    /// a function, a tensor may be named with `prefix` or without.
+    /// Returns output `n` of a node as recorded, or else as its graph states it, of type `dtype` if no type is given. Within a body or a
+    /// function, a tensor may be named with or without `prefix`.
     pub(super) fn output(
         &self,
         node: &Node,

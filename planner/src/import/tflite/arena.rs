@@ -1,8 +1,8 @@
-//! The whole arena of TensorFlow Lite Micro: the head, which is planned, and the tail, where the interpreter and its kernels keep what they
-//! need from run to run.
+//! The whole arena of TensorFlow Lite Micro: the planned head, and the tail, where the interpreter and its kernels keep their data from
+//! run to run.
 //!
-//! The tail grows downwards, one structure after the other, and nothing in it is freed, so its bytes follow from the order and sizes of the
-//! structures. They are those of TensorFlow Lite Micro in October 2026, with its reference kernels.
+//! The tail grows downwards, one structure after the other, and nothing in it is freed, so its size follows from the order and sizes of
+//! the structures. These are from TensorFlow Lite Micro in October 2026, with its reference kernels.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::{Result, TfliteError, model};
 use crate::graph::{Graph, Kind, Lowering, Op, Tensor};
 use crate::greedy::{Conflicts, Fit, place};
 
-/// The machine and build that runs a model.
+/// The machine and build that run a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A microcontroller with pointers of 32 bits.
@@ -26,7 +26,7 @@ impl Target {
     }
 
     /// Returns the size and alignment of a structure with these fields: `b`, `h`, `i`, `d` are 1, 2, 4 and 8 bytes, `p` is a pointer, a
-    /// number in front repeats a field, and one in capitals is there for compression.
+    /// number before a field repeats it, and a field in capitals exists only for compression.
     fn layout(self, fields: &str) -> (u64, u64) {
         let (mut size, mut most, mut times) = (0_u64, 1, 0);
         for field in fields.chars() {
@@ -51,7 +51,7 @@ impl Target {
     }
 }
 
-/// Operators with the fields of what their options become, and those of what their kernel keeps.
+/// Operators, with the fields of their parsed options and the fields of their kernel's data.
 const KERNELS: [(&str, &str, &str); 32] = [
     ("CONV_2D DEPTHWISE_CONV_2D", "7i", "9i2p3i2I"),
     ("FULLY_CONNECTED", "8i", "9i2pb2I"),
@@ -80,7 +80,7 @@ const KERNELS: [(&str, &str, &str); 32] = [
     ("CALL_ONCE", "i", "ib"),
     ("SVDF", "4i", "9i"),
     ("UNIDIRECTIONAL_SEQUENCE_LSTM", "3i3b", "172i"),
-    // Those that keep nothing.
+    // Operators whose kernels keep nothing.
     (
         "READ_VARIABLE MAXIMUM MINIMUM EXPAND_DIMS TRANSPOSE SLICE EXP SIN NEG FLOOR ZEROS_LIKE FILL BROADCAST_TO",
         "",
@@ -97,7 +97,7 @@ fn kernel(op: &str) -> Option<(&'static str, &'static str)> {
     found.map(|&(_, options, data)| (options, data))
 }
 
-/// Returns the bytes of each buffer that a kernel works with only while it runs.
+/// Returns the bytes of each buffer that a kernel uses only while it runs.
 pub(super) fn scratch(op: &str, inputs: &[&Tensor], output: Option<&Tensor>) -> Vec<u64> {
     let (&[input, weights, ..], Some(output)) = (inputs, output) else { return Vec::new() };
     let first = |tensor: &Tensor| tensor.shape.first().copied().unwrap_or(1);
@@ -121,20 +121,20 @@ pub(super) fn scratch(op: &str, inputs: &[&Tensor], output: Option<&Tensor>) -> 
     }
 }
 
-/// The bytes of an arena, by what they are for.
+/// The bytes of an arena, by purpose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arena {
-    /// The head if TensorFlow Lite Micro's own planner lays it out: all that is planned, and the kernels' scratch.
+    /// Bytes of the head as laid out by TensorFlow Lite Micro's planner: all planned tensors and the kernels' scratch buffers.
     pub head: u64,
-    /// The tail.
+    /// Bytes of the tail.
     pub tail: u64,
-    /// Its parts: the interpreter's own, tensors, operators, what kernels keep, and variables.
+    /// Bytes of the tail's parts: the interpreter, tensors, operators, kernels' data, and variables.
     pub parts: [u64; 5],
-    /// Operators whose kernels are not known: what they keep is missing.
+    /// Operators with unknown kernels, whose data are not counted.
     pub unknown: Vec<String>,
 }
 
-/// The alignment of the arena and of what kernels ask for, in bytes.
+/// Alignment of the arena and of kernels' allocations, in bytes.
 const ALIGN: u64 = 16;
 
 /// The tail so far.
@@ -157,22 +157,22 @@ impl Tail {
         self.parts[part] += self.bytes - before;
     }
 
-    /// Adds `count` structures with these fields, aligned as they need it.
+    /// Adds `count` structures with these fields, suitably aligned.
     fn structures(&mut self, part: usize, fields: &str, count: usize) {
         let (bytes, align) = self.target.layout(fields);
         self.push(part, bytes * count as u64, align);
     }
 
-    /// Adds what a kernel asks for.
+    /// Adds a kernel's allocation with these fields.
     fn keep(&mut self, fields: &str) {
         self.push(KEPT, self.target.layout(fields).0, ALIGN);
     }
 }
 
-/// Returns the arena of a model of which `graph` was read.
+/// Returns the arena of a model from which `graph` was read.
 ///
 /// # Errors
-/// [`TfliteError`] if the model is damaged, or its tensors are too large to be counted.
+/// [`TfliteError`] if the model is damaged, or the total size of its tensors is too large to count.
 pub fn arena(bytes: &[u8], graph: &Graph, target: Target) -> Result<Arena, TfliteError> {
     let file = model(bytes)?;
     let recorder = target == Target::Recorder;
@@ -190,7 +190,7 @@ pub fn arena(bytes: &[u8], graph: &Graph, target: Target) -> Result<Arena, Tflit
             count(subgraph.operators().map(|list| list.len())),
         ));
     }
-    // The allocator, its planner and its front, which counts for the recorder.
+    // The allocator, its planner and its front end, which for the recorder also has counters.
     tail.structures(OWN, if recorder { "8pib4p" } else { "8pib" }, 1);
     tail.structures(OWN, "p2i4p2ipb", 1);
     tail.structures(OWN, if recorder { "5pb3p25p" } else { "5pb3p" }, 1);
@@ -211,7 +211,7 @@ pub fn arena(bytes: &[u8], graph: &Graph, target: Target) -> Result<Arena, Tflit
         .iter()
         .filter_map(|op| kernel(&op.kind).map(|(options, data)| (op, options, data)))
         .collect();
-    // Those before and after subgraphs are no operators of the model.
+    // The markers before and after subgraphs are not operators of the model.
     for op in graph.ops.iter().filter(|op| !op.kind.contains('.') && kernel(&op.kind).is_none()) {
         if seen.insert(&op.kind) {
             unknown.push(op.kind.clone());
@@ -222,7 +222,7 @@ pub fn arena(bytes: &[u8], graph: &Graph, target: Target) -> Result<Arena, Tflit
         tail.keep(data);
     }
     for (op, ..) in &known {
-        // Of each channel a multiplier and a shift.
+        // A multiplier and a shift for each channel.
         let weights = op.inputs.get(1);
         let dim = |n: usize| weights.and_then(|&weights| graph.tensors[weights].shape.get(n)).copied();
         let channels = match op.kind.as_str() {
@@ -258,7 +258,7 @@ pub fn arena(bytes: &[u8], graph: &Graph, target: Target) -> Result<Arena, Tflit
     Ok(Arena { head: head(graph)?, tail: tail.bytes, parts: tail.parts, unknown })
 }
 
-/// Returns the peak of TensorFlow Lite Micro's own plan: by size, of equal ones the last first, each at the lowest place.
+/// Returns the peak of TensorFlow Lite Micro's plan: largest first, the last first among equals, each at the lowest place.
 fn head(graph: &Graph) -> Result<u64> {
     let instance = graph.instance(Lowering { weights: false, inputs: true, align: ALIGN })?;
     let mut order: Vec<usize> = (0..instance.len()).rev().collect();

@@ -1,4 +1,4 @@
-//! Names of TensorFlow Lite's builtin operators, as numbered in `schema.fbs`, and what is known of them.
+//! Names of TensorFlow Lite's builtin operators, as numbered in `schema.fbs`, and how they share memory.
 
 /// The operators, by number.
 pub const NAMES: &str = "\
@@ -37,7 +37,7 @@ pub fn name(code: i32) -> String {
     known.map_or_else(|| format!("BUILTIN_{code}"), Into::into)
 }
 
-/// Operators whose output is their input in another shape.
+/// Operators that only give their input another shape.
 pub const VIEWS: &str = "\
     RESHAPE SQUEEZE EXPAND_DIMS";
 

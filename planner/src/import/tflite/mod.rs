@@ -1,4 +1,4 @@
-//! TensorFlow Lite models: read into a graph; a plan written back for TensorFlow Lite Micro.
+//! Reads TensorFlow Lite models into graphs, and writes plans back for TensorFlow Lite Micro.
 
 mod arena;
 mod builtin;
@@ -17,31 +17,31 @@ use crate::model::InstanceError;
 /// Why a model was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TfliteError {
-    /// The file is no flatbuffer, or its tables are damaged.
+    /// The file is not a flatbuffer, or its tables are damaged.
     #[error("the file is no TensorFlow Lite model: it is cut off or damaged: {}", first_line(.0))]
     Syntax(#[from] flatbuffers::InvalidFlatbuffer),
     /// The file does not have the format's mark.
     #[error("the file is no TensorFlow Lite model: its mark `TFL3` is missing")]
     Mark,
-    /// A model without a subgraph, or one of several into which a plan was to be written.
+    /// The model has no subgraph, or has several and a plan was to be written into it.
     #[error(
         "the model has {0} subgraphs: to be planned it needs one, and a plan is written only into models of one, since TensorFlow Lite Micro reads the offsets of one"
     )]
     Subgraphs(usize),
-    /// A subgraph that calls itself.
+    /// A subgraph calls itself.
     #[error("subgraph {0} calls itself, or its calls lie in each other more than {max} deep", max = subgraphs::DEPTH)]
     Circle(usize),
-    /// An operator without what it must be given.
+    /// An operator lacks a required part.
     #[error("operator {op} ({kind}): its {what} is missing")]
     Missing {
         /// The operator.
         op: String,
         /// Its type.
         kind: String,
-        /// The name of what is missing.
+        /// The name of the missing part.
         what: &'static str,
     },
-    /// An index that points to nothing.
+    /// An index is out of range.
     #[error("{what}: index {index} of {count}")]
     Index {
         /// The place of the index.
@@ -51,7 +51,7 @@ pub enum TfliteError {
         /// The number of elements.
         count: usize,
     },
-    /// A shape with an open dimension.
+    /// A shape has an open dimension.
     #[error("tensor `{tensor}` has the open shape {shape:?}: resize the model's inputs before the import")]
     OpenShape {
         /// The tensor.
@@ -59,7 +59,7 @@ pub enum TfliteError {
         /// Its shape.
         shape: Vec<i32>,
     },
-    /// An element type without a fixed size.
+    /// An element type has no fixed size.
     #[error("tensor `{tensor}` has the element type {dtype}, which has no fixed size or is not known")]
     Type {
         /// The tensor.
@@ -67,16 +67,16 @@ pub enum TfliteError {
         /// The schema's number of the type.
         dtype: i8,
     },
-    /// Operators that call other subgraphs or keep data of their own.
+    /// Operators are unsupported, since they call other subgraphs or keep data of their own.
     #[error("operators that are not supported: {}", .0.join(", "))]
     Unsupported(Vec<String>),
-    /// A tensor that two operators write.
+    /// Two operators write the same tensor.
     #[error("tensor {0} is written twice")]
     Twice(usize),
-    /// The constant data lie outside of the flatbuffer.
+    /// The constant data lie outside the flatbuffer.
     #[error("the model keeps its data outside of the flatbuffer: a plan cannot be written into it")]
     External,
-    /// The tensors are too large to be counted.
+    /// The total size of the tensors is too large to count.
     #[error(transparent)]
     Instance(#[from] InstanceError),
     /// The plan does not belong to the model.
@@ -90,10 +90,10 @@ type Result<T = (), E = TfliteError> = std::result::Result<T, E>;
 const DTYPES: &str = "float32 float16 int32 uint8 int64 unknown bool int16 complex64 int8 float64 complex128 uint64 \
     resource unknown uint32 uint16 int4 bfloat16 int2 uint4 float8e4m3fn float8e5m2";
 
-/// Builtin operators that are refused because they call subgraphs or keep data in ways that TensorFlow Lite Micro does not know.
+/// Builtin operators that are refused because they call subgraphs or keep data in ways that TensorFlow Lite Micro does not support.
 const REFUSED: &[i32] = &[31, 136, 137, 138, 139, 174, 190, 198, 199, 200, 205, 206, 209];
 
-/// Returns what is wrong, without the places that the verifier came through, each on a line of its own.
+/// Returns the first line of an error; the others list the verifier's path to it.
 fn first_line(error: &flatbuffers::InvalidFlatbuffer) -> String {
     let text = error.to_string();
     text.lines().next().unwrap_or_default().trim_end_matches('.').to_owned()
@@ -108,14 +108,14 @@ fn model(bytes: &[u8]) -> Result<schema::Model<'_>> {
     Ok(flatbuffers::root_with_opts::<schema::Model>(&options, bytes)?)
 }
 
-/// Reads a model into a graph. Tensor `n` of the file's first subgraph is tensor `n` of the graph, under the file's name for it, which is
-/// followed by the number if names repeat; those of other subgraphs follow, with the subgraph's number in front of their names.
+/// Reads a model into a graph. Tensor `n` of the file's first subgraph is tensor `n` of the graph. It keeps its name, followed by the
+/// number if names repeat. The tensors of other subgraphs follow, their names prefixed with the subgraph's number.
 ///
-/// The buffers that kernels work with come last, each an output of its operator that nothing reads.
+/// The scratch buffers of kernels come last, each an output of its operator that nothing reads.
 ///
-/// `IF`, `WHILE` and `CALL_ONCE` are followed by the operators of the subgraphs that they call, one subgraph after the other, as TensorFlow
-/// Lite Micro plans them, and each by an operator named with `.end`, up to which what goes in and comes out lives. The first handle of each
-/// variable stands for it, as [`Kind::Persistent`]: its memory is apart from the plan.
+/// `IF`, `WHILE` and `CALL_ONCE` are followed by the operators of the subgraphs that they call, one subgraph after the other, as
+/// TensorFlow Lite Micro plans them, and each by an operator named with `.end`, until which its inputs and outputs live. The first handle
+/// of each variable represents it, as [`Kind::Persistent`]: its memory is outside the plan.
 ///
 /// # Errors
 /// [`TfliteError`] if the bytes are not a model or its tensors cannot be planned.

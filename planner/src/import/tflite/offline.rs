@@ -1,9 +1,8 @@
-//! The offline plan of TensorFlow Lite Micro: metadata named `OfflineMemoryAllocation` whose buffer holds 32-bit
-//! little-endian integers: the version 1, the subgraph, the number of tensors, and the offset of each (-1: left to
-//! the interpreter).
+//! The offline plan of TensorFlow Lite Micro: metadata named `OfflineMemoryAllocation` whose buffer holds 32-bit little-endian integers:
+//! the version 1, the subgraph, the number of tensors, and the offset of each (-1 if left to the interpreter).
 //!
-//! A flatbuffer's offsets point forwards, so a new root, new lists of buffers and metadata and the plan are put in
-//! front, and the old file follows as it is, unread and unchanged.
+//! A flatbuffer's offsets point forwards, so a new root, new lists of buffers and metadata, and the plan are put before the old file,
+//! which follows unchanged.
 
 use flatbuffers::{FlatBufferBuilder, UnionWIPOffset, WIPOffset};
 
@@ -14,21 +13,21 @@ use crate::graph::Graph;
 /// The metadata's name.
 pub const OFFLINE_NAME: &str = "OfflineMemoryAllocation";
 
-/// The old file is moved by a multiple of this many bytes, so that what was aligned stays aligned.
+/// The old file moves by a multiple of this many bytes, so that its contents stay aligned.
 const ALIGN: usize = 64;
 
-/// Fields of the root table, by number; `buffers` and `metadata` are made anew.
+/// Numbers of the root table's fields `buffers` and `metadata`, which are made anew.
 const BUFFERS: u16 = 4;
 const METADATA: u16 = 6;
 
-/// Returns the model with a plan in its metadata: one offset in bytes for each tensor, -1 for those that are left to the
-/// interpreter. It replaces a plan that the model already has. The interpreter places what kernels work with, so offsets of that are left out.
+/// Returns the model with a plan in its metadata: one offset in bytes for each tensor, -1 for tensors left to the interpreter. It
+/// replaces any plan already in the model. The interpreter places the kernels' scratch buffers, so their offsets are omitted.
 ///
 /// # Errors
 /// [`TfliteError`] if the model is damaged, keeps its data elsewhere, or has another number of tensors.
 pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, TfliteError> {
     let root = model(bytes)?;
-    // The interpreter takes the offsets of the first subgraph's tensors for those of every other one.
+    // The interpreter would apply the offsets of the first subgraph's tensors to every other subgraph.
     let subgraphs = root.subgraphs().map_or(0, |list| list.len());
     if subgraphs != 1 {
         return Err(TfliteError::Subgraphs(subgraphs));
@@ -44,11 +43,11 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
         let what = "a field of the model that is not known".into();
         TfliteError::Index { what, index: place as i64, count: bytes.len() }
     };
-    // A table has room for no more.
+    // A table cannot have more fields.
     if root.fields() > 4096 {
         return Err(outside(root.fields().into()));
     }
-    // Made from its end: the old file, then what points into it.
+    // Build it from its end: the old file, then the tables that point into it.
     let mut made = FlatBufferBuilder::new();
     let end = bytes.len().next_multiple_of(4);
     let old: Vec<u8> = bytes.iter().copied().chain([0; 4]).take(end).collect();
@@ -78,7 +77,7 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
             (BUFFERS, _) => made.push_slot_always(slot(id), buffers),
             (METADATA, _) => made.push_slot_always(slot(id), metadata),
             (_, None) => {}
-            // The version is the root's only number; all else are offsets.
+            // The version is the root's only number; all other fields are offsets.
             (0, Some(old)) => made.push_slot_always(slot(id), word_at(bytes, old)),
             (_, Some(old)) => {
                 let place = Some(old + word_at(bytes, old) as usize).filter(|&place| place < bytes.len());
@@ -87,7 +86,7 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
         }
     }
     let table = made.end_table(table);
-    // In front come the table's place and the mark.
+    // The table's offset and the mark come first.
     fill(&mut made, end, 8, ALIGN);
     made.finish(table, Some("TFL3"));
     // The result must still be a model.
@@ -95,13 +94,13 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
     Ok(made.finished_data().to_vec())
 }
 
-/// Returns the number of tensors whose offsets a plan holds.
+/// Returns the number of tensors with offsets in a plan.
 fn planned(root: Model) -> Option<usize> {
     let main = root.subgraphs().filter(|list| !list.is_empty())?.get(0);
     Some(main.tensors().map_or(0, |tensors| tensors.len()))
 }
 
-/// Adds zeros so that a multiple of `align` bytes lies before the last `end` once `next` bytes more are made.
+/// Adds zeros so that, after `next` more bytes, a multiple of `align` bytes precedes the last `end` bytes.
 fn fill(made: &mut FlatBufferBuilder, end: usize, next: usize, align: usize) {
     while !(made.unfinished_data().len() + next - end).is_multiple_of(align) {
         made.push(0_u8);
@@ -113,8 +112,8 @@ fn word_at(bytes: &[u8], place: usize) -> u32 {
     word.map_or(0, u32::from_le_bytes)
 }
 
-/// Returns the plan in a model's metadata, if there is one: an offset for each tensor, -1 where the interpreter decides.
-/// Lengths are checked against the model and the data, and offsets against the tensors' sizes.
+/// Returns the plan in a model's metadata, if there is one: an offset for each tensor, or -1 if the interpreter decides. Checks lengths
+/// against the model and the data, and offsets against the tensors' sizes.
 ///
 /// # Errors
 /// [`TfliteError`] if the plan does not fit the model or the data.

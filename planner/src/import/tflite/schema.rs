@@ -1,17 +1,17 @@
-//! The part of TensorFlow Lite's schema that is read. Field numbers are those of `schema.fbs`.
+//! The parts of TensorFlow Lite's schema that the importer reads. Field numbers are those of `schema.fbs`.
 
-#![allow(unsafe_code)] // Types that are read in place, as the crate of FlatBuffers asks for.
+#![allow(unsafe_code)] // Types read in place, as the crate `flatbuffers` requires.
 
 use flatbuffers::{
     Follow, ForwardsUOffset, InvalidFlatbuffer, Table, VOffsetT, Vector, Verifiable, Verifier,
 };
 
-/// Returns the place of field `id` in a table's list of fields.
+/// Returns the offset of field `id` in a table's list of fields.
 pub const fn slot(id: VOffsetT) -> VOffsetT {
     4 + 2 * id
 }
 
-/// Makes the type of a table: its fields with their types, and how they are verified.
+/// Defines the type of a table: its fields with their types, and their verification.
 macro_rules! table {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $id:literal => $type:ty),* $(,)? } numbers { $($number:ident: $nid:literal => $ntype:ty),* $(,)? }) => {
         $(#[$doc])*
@@ -47,12 +47,12 @@ macro_rules! table {
                 unsafe { self.0.get::<$ntype>(slot($nid), None) }.unwrap_or_default()
             })*
 
-            /// Returns the place of the table in the file.
+            /// Returns the offset of the table in the file.
             pub fn place(self) -> usize {
                 self.0.loc()
             }
 
-            /// Returns the place of field `id` in the file, if it is there.
+            /// Returns the offset of field `id` in the file, if the field is present.
             pub fn field(self, id: VOffsetT) -> Option<usize> {
                 match self.0.vtable().get(slot(id)) {
                     0 => None,
@@ -105,12 +105,12 @@ table! {
 }
 
 table! {
-    /// How a tensor's integers stand for numbers: one scale and zero point, or one of each for every channel.
+    /// How a tensor's integers represent numbers: one scale and zero point, or one of each per channel.
     Quantization { scale: 2 => Vector<'a, f32>, zero_point: 3 => Vector<'a, i64> } numbers {}
 }
 
 table! {
-    /// An operator; its options are of a type that a number tells.
+    /// An operator; a number gives the type of its options.
     Operator {
         inputs: 1 => Vector<'a, i32>,
         outputs: 2 => Vector<'a, i32>,
@@ -138,8 +138,8 @@ impl<'a> Operator<'a> {
         self.options::<VarHandle>(&[111])
     }
 
-    /// Returns the options, if they are of one of these types of the schema. They are verified here, since only their type tells what
-    /// they hold.
+    /// Returns the options, if they are of one of these types of the schema. They are verified here, since only their type determines
+    /// their fields.
     fn options<T: Follow<'a> + Verifiable>(
         self,
         kinds: &[u8],

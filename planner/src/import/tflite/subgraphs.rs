@@ -1,4 +1,4 @@
-//! A model's subgraphs, written out where they are called.
+//! Writes out a model's subgraphs where they are called.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::schema::{Model, Operator, SubGraph};
 use super::{DTYPES, REFUSED, Result, TfliteError, arena, builtin};
 use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
 
-/// Calls within each other.
+/// Largest nesting depth of calls.
 pub const DEPTH: usize = 64;
 
 const IF: i32 = 118;
@@ -18,17 +18,17 @@ const VAR_HANDLE: i32 = 142;
 const READ_VARIABLE: i32 = 143;
 const ASSIGN_VARIABLE: i32 = 144;
 
-/// A subgraph on its way into the graph.
+/// The state of a subgraph while it is added to the graph.
 #[derive(Clone, Default)]
 struct Part {
-    /// The number of its first tensor in the graph, and of the one after its last.
+    /// The number of its first tensor in the graph, and the number after its last.
     tensors: (usize, usize),
-    /// True while its operators are added, and true once they are.
+    /// Whether its operators are being added, and whether they have been added.
     active: bool,
     done: bool,
     /// The subgraphs that it calls.
     calls: Vec<usize>,
-    /// The operator after its last call, if it is called more than once.
+    /// Index of the operator after its last call, if it is called more than once.
     again: Option<usize>,
 }
 
@@ -37,13 +37,13 @@ pub struct Reader<'a> {
     graph: Graph,
     names: HashSet<String>,
     parts: Vec<Part>,
-    /// True for tensors that an operator makes.
+    /// For each tensor, whether an operator makes it.
     made: Vec<bool>,
-    /// The variable that a tensor is the handle of.
+    /// The variable behind each tensor that is a handle.
     handles: BTreeMap<usize, usize>,
     /// The number of each variable by its names.
     variables: BTreeMap<(String, String), usize>,
-    /// The tensor that shows each variable's size.
+    /// For each variable, a tensor of its size.
     sizes: Vec<Option<usize>>,
     refused: BTreeSet<String>,
 }
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Returns the tensor of the graph that an index within a subgraph means.
+    /// Returns the tensor of the graph for an index within a subgraph.
     fn tensor(&self, number: usize, what: &str, index: i32) -> Result<usize> {
         let (first, end) = self.parts[number].tensors;
         let found = usize::try_from(index).ok().filter(|&index| index < end - first);
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
         found.map(|index| first + index).ok_or_else(wrong)
     }
 
-    /// Returns the tensors of a list; -1 is an optional one that is not given.
+    /// Returns the tensors of a list; -1 stands for an optional tensor that is not given.
     fn list(
         &self,
         number: usize,
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         given.map(|index| self.tensor(number, what, index)).collect()
     }
 
-    /// Adds the operators of the first subgraph, and of all that it calls.
+    /// Adds the operators of the first subgraph and of all subgraphs that it calls.
     pub fn run(mut self) -> Result<Graph> {
         let Some(subgraph) = self.subgraph(0) else { return Ok(self.graph) };
         let what = "the graph's inputs or outputs";
@@ -201,7 +201,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Adds a tensor for each buffer that a kernel works with.
+    /// Adds a tensor for each scratch buffer of a kernel.
     fn scratch(&mut self, op: &str, kind: &str, inputs: &[usize], output: Option<&usize>) -> Range<usize> {
         let tensors = &self.graph.tensors;
         let inputs: Vec<&Tensor> = inputs.iter().map(|&input| &tensors[input]).collect();
@@ -257,7 +257,7 @@ impl<'a> Reader<'a> {
             // The operator's inputs and outputs live until its subgraphs have run.
             let mut kept: Vec<usize> = op.inputs.iter().chain(&op.outputs).copied().collect();
             if self.parts[inner].done {
-                // Its tensors have one place: they live from the first call to the last.
+                // Its tensors have one place for all calls: they live from the first call to the last.
                 self.parts[inner].again = Some(self.graph.ops.len());
             } else {
                 let Some(subgraph) = self.subgraph(inner) else { continue };
@@ -276,13 +276,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Adds an operator that stands before or after a subgraph.
+    /// Adds an operator that marks the start or the end of a subgraph.
     fn marker(&mut self, op: &Op, label: &str, inputs: Vec<usize>) {
         let (name, kind) = (format!("{}.{label}", op.name), format!("{}.{label}", op.kind));
         self.graph.ops.push(Op::marker(name, kind, inputs));
     }
 
-    /// Lets the operator before a subgraph make those of these tensors that nothing in it makes.
+    /// Adds, to the outputs of the operator before a subgraph, the `tensors` that no operator in it makes.
     fn make(&mut self, begin: usize, tensors: Vec<usize>) {
         for tensor in tensors {
             let own = self.graph.tensors[tensor].kind == Kind::Intermediate;
@@ -292,7 +292,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes the variable that a handle means. The handle itself takes no memory: the interpreter has it.
+    /// Records the variable behind a handle. The handle itself needs no memory in the plan: the interpreter holds it.
     fn handle(&mut self, operator: Operator<'a>, op: &Op) -> Result {
         let missing = || TfliteError::Missing { op: op.name.clone(), kind: op.kind.clone(), what: "name" };
         let told = operator.var_handle()?.ok_or_else(missing)?;
@@ -310,7 +310,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Notes that a variable is as large as `value`, which is read from it or written to it.
+    /// Records that a variable is as large as `value`, which is read from it or written to it.
     fn variable(&mut self, handle: Option<&usize>, value: Option<&usize>) {
         let number = handle.and_then(|handle| self.handles.get(handle));
         if let (Some(&number), Some(&value)) = (number, value) {
@@ -322,7 +322,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Lets the tensors of subgraphs that are called again live to the last call.
+    /// Extends the lives of tensors in subgraphs that are called again to the last call.
     fn keep(&mut self) {
         let mut order: Vec<usize> =
             (0..self.parts.len()).filter(|&n| self.parts[n].again.is_some()).collect();
@@ -343,7 +343,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Gives each variable's memory to the first of its handles.
+    /// Makes the first handle of each variable represent its memory.
     fn persistent(&mut self) {
         let mut seen = vec![false; self.sizes.len()];
         for (&handle, &variable) in &self.handles {

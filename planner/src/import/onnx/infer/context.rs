@@ -1,4 +1,4 @@
-//! A node's attributes and inputs, with errors that name what is missing.
+//! A node's attributes and inputs, with errors that name missing ones.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use super::super::proto::{Attribute, Node};
 use super::fault::Fault;
 use super::value::{Data, Limits, Value};
 
-/// The attributes that a call gives to the function around a node.
+/// The attributes that a call passes to the function around a node.
 pub type Given<'m> = HashMap<&'m str, &'m Attribute>;
 
-/// Returns a node's attribute, or what the function's call gives for it.
+/// Returns a node's attribute, or the value that the function's call passes for it.
 pub fn attribute<'m>(node: &'m Node, given: &Given<'m>, name: &str) -> Option<&'m Attribute> {
     let own = node.attribute.iter().find(|attribute| attribute.name == name)?;
     if own.ref_attr_name.is_empty() { Some(own) } else { given.get(own.ref_attr_name.as_str()).copied() }
@@ -39,7 +39,7 @@ impl<'a, 'm> Context<'a, 'm> {
         self.int(name, 0) != 0
     }
 
-    /// An element type that an attribute names.
+    /// Returns the element type that an attribute names.
     pub fn dtype(&self, name: &str, default: i32) -> i32 {
         self.attribute(name).map_or(default, |attribute| i32::try_from(attribute.i).unwrap_or(0))
     }

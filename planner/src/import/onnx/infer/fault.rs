@@ -5,7 +5,7 @@
 pub enum Fault {
     /// The node does not fit its inputs.
     Wrong(String),
-    /// Its shapes depend on what only a run tells.
+    /// Its shapes depend on values that are known only in a run.
     Unknown(String),
 }
 
@@ -21,7 +21,7 @@ impl From<&str> for Fault {
     }
 }
 
-/// Fails if something is `wrong`, for the reason that `what` returns.
+/// Returns the error from `what` if `wrong` is true.
 pub fn refuse_if<F: Into<Fault>>(wrong: bool, what: impl FnOnce() -> F) -> Result<(), Fault> {
     if wrong { Err(what().into()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! The elements of small outputs whose inputs are known: shapes are computed with them.
+//! Computes the elements of small outputs with known inputs, since shapes may depend on them.
 
 use super::context::Context;
 use super::layout::{cuts, pads, permutation, taken};
@@ -8,7 +8,7 @@ use super::value::Number::{self, Float, Int};
 use super::value::{Data, FOLDED, Value, axis, is_float, product};
 use super::{BINARY, UNARY, is_one_of};
 
-/// Computes the elements of a node's outputs, whose shapes and types are known already, if they follow and are few.
+/// Computes the elements of a node's outputs, whose shapes and types are already known, if the inputs are known and the elements few.
 pub fn fold(context: &Context, outputs: &mut [Value]) {
     if context.inputs.is_empty()
         || outputs.iter().any(|output| output.data.known() || output.count() > FOLDED)
@@ -37,12 +37,12 @@ pub fn fold(context: &Context, outputs: &mut [Value]) {
     }
 }
 
-/// Number of elements; the largest number if there are more.
+/// Returns the number of elements; `usize::MAX` if there are more.
 fn size(shape: &[u64]) -> usize {
     product(shape).map_or(usize::MAX, |count| count as usize)
 }
 
-/// Calls `at` with the place of each element of a tensor, in the order of memory.
+/// Calls `at` with the position of each element of a tensor, in memory order.
 fn places<T>(shape: &[u64], mut at: impl FnMut(&[usize]) -> T) -> Vec<T> {
     let count = size(shape);
     let mut place = vec![0; shape.len()];
@@ -60,7 +60,7 @@ fn places<T>(shape: &[u64], mut at: impl FnMut(&[usize]) -> T) -> Vec<T> {
     made
 }
 
-/// The number of the element at a place.
+/// Returns the index of the element at a position.
 fn flat(shape: &[u64], place: impl IntoIterator<Item = usize>) -> Option<usize> {
     let mut at = 0_usize;
     let mut place = place.into_iter();
@@ -71,14 +71,14 @@ fn flat(shape: &[u64], place: impl IntoIterator<Item = usize>) -> Option<usize> 
     Some(at)
 }
 
-/// The element of a tensor that is broadcast to a larger shape.
+/// Returns the element at a position of a tensor broadcast to a larger shape.
 fn stretched(x: &Value, place: &[usize]) -> Option<Number> {
     let lead = place.len().checked_sub(x.shape.len())?;
     let own = place[lead..].iter().zip(&x.shape).map(|(&at, &dim)| if dim == 1 { 0 } else { at });
     x.data.get(flat(&x.shape, own)?)
 }
 
-/// An index, counted from the end if it is negative.
+/// Returns an index counted from the front; a negative `at` counts from the end.
 fn index(at: Number, dim: u64) -> Option<usize> {
     let Int(at) = at else { return None };
     axis(at, dim as usize).ok()
@@ -87,7 +87,7 @@ fn index(at: Number, dim: u64) -> Option<usize> {
 fn evaluate(context: &Context, outputs: &[Value]) -> Option<Vec<Data>> {
     let x = context.optional(0)?;
     let out = outputs.first()?;
-    // The element at each place of the first output.
+    // Computes the first output from the element at each position.
     let each = |at: &mut dyn FnMut(&[usize]) -> Option<Number>| {
         Some(vec![Data::collect(out.dtype, places(&out.shape, |place| at(place)))])
     };
@@ -164,7 +164,7 @@ fn evaluate(context: &Context, outputs: &[Value]) -> Option<Vec<Data>> {
                 start += (*input)?.shape[along] as usize;
             }
             each(&mut |place| {
-                // The last of those that begin here or before: empty ones begin where the next one does.
+                // Find the last input that begins here or before; an empty input begins where the next does.
                 let n = starts.partition_point(|&start| start <= place[along]) - 1;
                 let mut own = place.to_vec();
                 own[along] -= starts[n];
@@ -268,7 +268,7 @@ fn evaluate(context: &Context, outputs: &[Value]) -> Option<Vec<Data>> {
     }
 }
 
-/// The place of a reduction's result, of a place of its input.
+/// Returns the position in a reduction's result for a position in its input.
 fn kept(place: &[usize], out: &[bool], keep: bool) -> Vec<usize> {
     let steps = place.iter().zip(out);
     steps.filter_map(|(&at, &out)| if out { keep.then_some(0) } else { Some(at) }).collect()
@@ -289,7 +289,7 @@ fn reduce(context: &Context, x: &Value, out: &Value) -> Option<Vec<Data>> {
         }
     });
     let count = x.count() / out.count().max(1);
-    // Of nothing there is no largest; of a mean of integers each runtime makes its own.
+    // An empty range has no largest element or mean.
     if count == 0 && !matches!(op, "ReduceSum" | "ReduceProd") {
         return None;
     }

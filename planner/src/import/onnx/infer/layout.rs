@@ -13,12 +13,12 @@ pub fn one(shape: Vec<u64>, dtype: i32) -> Values {
     Ok(vec![Value::new(shape, dtype)])
 }
 
-/// The first input's type and shape.
+/// Infers the first input's type and shape.
 pub fn same(context: &Context) -> Values {
     Ok(vec![context.input(0)?.unknown()])
 }
 
-/// The first input's shape, with the type that the attribute `to` or `dtype` names, if it is there.
+/// Infers the first input's shape, with the type that the attribute `to` or `dtype` names, if present.
 pub fn cast(context: &Context) -> Values {
     let x = context.input(0)?;
     let name = if context.op().ends_with("Cast") { "to" } else { "dtype" };
@@ -154,7 +154,7 @@ pub fn unsqueeze(context: &Context) -> Values {
     one(new.into_iter().map(|new| if new { 1 } else { rest.next().unwrap_or(1) }).collect(), x.dtype)
 }
 
-/// The input's axis that each of the output's is.
+/// Returns, for each axis of the output, the axis of the input.
 pub fn permutation(context: &Context, rank: usize) -> Result<Vec<usize>, Fault> {
     let order = match context.ints("perm") {
         Some(order) => axes(order, rank)?,
@@ -179,7 +179,7 @@ pub fn concat(context: &Context) -> Values {
     joined(&values, context.int("axis", 1), false)
 }
 
-/// Joins tensors along an axis, or along a new one.
+/// Joins tensors along an existing or a new axis.
 pub fn joined(values: &[&Value], at: i64, new: bool) -> Values {
     let first = *values.first().ok_or("it has no input")?;
     let rank = first.shape.len();
@@ -399,7 +399,7 @@ pub fn one_hot(context: &Context) -> Values {
     one(shape, values.dtype)
 }
 
-/// Returns the axes of `list`; all without one.
+/// Returns the axes of `list`, or all axes without a list.
 fn over(list: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, Fault> {
     list.map_or_else(|| Ok((0..rank).collect()), |list| axes(list, rank))
 }
@@ -458,7 +458,7 @@ pub fn resize(context: &Context) -> Values {
     one(shape, x.dtype)
 }
 
-/// An operator whose number of results depends on elements: the places that are not 0.
+/// Infers the positions of nonzero elements, whose number depends on the elements.
 pub fn non_zero(context: &Context) -> Values {
     let x = context.input(0)?;
     let data = context.data(0)?;
@@ -476,7 +476,7 @@ pub fn non_zero(context: &Context) -> Values {
     Ok(vec![Value::of(vec![x.shape.len() as u64, count], INT64, data)])
 }
 
-/// The places that a condition takes.
+/// Returns the indices that a condition selects.
 pub fn taken(context: &Context) -> Result<Vec<usize>, Fault> {
     let known = context.known(1)?;
     Ok(known.iter().enumerate().filter(|&(_, &test)| test != 0).map(|(n, _)| n).collect())
@@ -605,7 +605,7 @@ pub fn col2im(context: &Context) -> Values {
     one([&[n, c / block][..], &image].concat(), x.dtype)
 }
 
-/// A tensor whose shape an attribute gives.
+/// Infers a tensor whose shape an attribute gives.
 pub fn random(context: &Context) -> Values {
     let shape = dims(context.ints("shape").ok_or("its shape is missing")?)?;
     one(shape, context.dtype("dtype", FLOAT))

@@ -24,7 +24,7 @@ pub fn compare(context: &Context) -> Values {
     Ok(broadcasts(context)?.into_iter().map(|value| Value { dtype: BOOL, ..value }).collect())
 }
 
-/// The axes that a reduction takes together.
+/// Returns, for each axis, whether a reduction reduces it.
 pub fn reduced(context: &Context) -> Result<Vec<bool>, Fault> {
     let rank = context.input(0)?.shape.len();
     let mut out = vec![false; rank];
@@ -32,7 +32,7 @@ pub fn reduced(context: &Context) -> Result<Vec<bool>, Fault> {
         out[axis(context.int("axis", 0), rank)?] = true;
         return Ok(out);
     }
-    // Its second input is a scale.
+    // The second input of `QLinearReduceMean` is a scale.
     let listed = match context.op() {
         "QLinearReduceMean" => context.ints("axes"),
         _ => context.list("axes", 1)?,
@@ -86,7 +86,8 @@ fn matmul(a: &[u64], b: &[u64]) -> Result<Vec<u64>, Fault> {
     Ok(shape)
 }
 
-/// A product of matrices; the second is input 1, 3 if the inputs are quantized. What `QGemm` makes is a float without a zero point.
+/// Infers a product of matrices; the second is input 1, or input 3 if the inputs are quantized. Without a zero point `QGemm` outputs
+/// floats.
 pub fn product_of(context: &Context) -> Values {
     match context.op() {
         "QGemm" => product(context, context.input(3)?, context.optional(8).map_or(FLOAT, |zero| zero.dtype)),
@@ -97,7 +98,7 @@ pub fn product_of(context: &Context) -> Values {
     }
 }
 
-/// The product of input 0 and another matrix.
+/// Infers the product of input 0 and another matrix.
 fn product(context: &Context, b: &Value, dtype: i32) -> Values {
     let a = context.input(0)?;
     refuse_if(
@@ -215,7 +216,7 @@ pub fn dft(context: &Context) -> Values {
     let at = match (context.attribute("axis"), context.optional(2)) {
         (Some(attribute), _) => attribute.i,
         (None, Some(_)) => context.scalar(2)?,
-        // Before opset 20 the default was 1: the same for a batch of one signal.
+        // Before opset 20 the default was 1, which is also axis -2 for a batch of signals.
         (None, None) => -2,
     };
     let at = axis(at, rank)?;
@@ -253,7 +254,7 @@ pub fn stft(context: &Context) -> Values {
     one(vec![batch, (length - frame) / step + 1, bins, 2], x.dtype)
 }
 
-/// A tensor of the first input's leading axes.
+/// Infers samples for each row of the first input.
 pub fn multinomial(context: &Context) -> Values {
     let batch = *context.input(0)?.shape.first().ok_or("its input is a scalar")?;
     one(vec![batch, dimension(context.int("sample_size", 1))?], context.dtype("dtype", INT32))
@@ -266,7 +267,7 @@ pub fn tf_idf(context: &Context) -> Values {
     one([lead, &[dimension(places.saturating_add(1))?]].concat(), FLOAT)
 }
 
-/// The loss, and for `SoftmaxCrossEntropyLoss` the logarithms too.
+/// Infers the loss, and for `SoftmaxCrossEntropyLoss` also the logarithms.
 pub fn loss(context: &Context) -> Values {
     let (x, labels) = (context.input(0)?, context.input(1)?);
     let each = context.text("reduction") == "none";

@@ -1,4 +1,4 @@
-//! Shapes of operators' outputs, and the elements of small tensors, from which shapes are made.
+//! Infers the shapes of operators' outputs, and the elements of small tensors on which shapes depend.
 
 mod context;
 mod fault;
@@ -16,7 +16,7 @@ pub use context::{Context, Given, attribute};
 pub use fault::Fault;
 pub use value::{BOOL, INT64, Limits, RANK, Value, axis, constant, sparse};
 
-/// Operators whose first output is their first input in another shape.
+/// Operators that only give their first input another shape.
 pub const VIEWS: &str = "\
     Reshape Flatten Squeeze Unsqueeze Identity Dropout";
 
@@ -26,13 +26,12 @@ pub const UNARY: &str = "\
     HardSigmoid HardSwish LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh \
     Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu";
 
-/// Operators that broadcast two or more inputs against each other, with an output of their type.
+/// Operators that broadcast two or more inputs against each other, with an output of the inputs' type.
 pub const BINARY: &str = "\
     Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Max Mean Min Mod Mul Or PRelu Pow Sub Sum SwiGLU \
     Xor";
 
-/// Operators whose output has the first input's shape, and each row of it depends on the same row alone, so that it may
-/// overwrite the input.
+/// Operators whose output has the first input's shape and may overwrite it, since each row depends only on the input's row.
 pub const ROWWISE: &str = "\
     BatchNormalization Hardmax LayerNormalization LogSoftmax RMSNormalization Softmax";
 
@@ -43,7 +42,7 @@ const SAME: &str = "CumProd CumSum GroupNormalization InstanceNormalization LRN 
 /// Infers the outputs of a node.
 type Rule = fn(&Context) -> Result<Vec<Value>, Fault>;
 
-/// The rule of an operator, if this importer knows it.
+/// Returns the rule of an operator, if this importer knows it.
 fn rule(domain: &str, op: &str) -> Option<Rule> {
     if domain == "com.microsoft" {
         return runtime::rule(op);
@@ -53,7 +52,7 @@ fn rule(domain: &str, op: &str) -> Option<Rule> {
     }
     Some(match op {
         "BatchNormalization" => network::batch_norm,
-        // Where the optimizer of ONNX Runtime fuses it, it is in the standard domain.
+        // When fused by ONNX Runtime's optimizer, the simplified form is in the standard domain.
         "LayerNormalization" | "SimplifiedLayerNormalization" => network::layer_norm,
         op if is_one_of(UNARY, op) || is_one_of(ROWWISE, op) => layout::same,
         op if is_one_of(BINARY, op) => math::broadcasts,

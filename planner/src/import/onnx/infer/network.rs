@@ -1,15 +1,15 @@
-//! Layers of networks.
+//! Infers the outputs of network layers.
 
 use super::context::Context;
 use super::fault::{Fault, refuse_if};
 use super::layout::{Values, one};
 use super::value::{FLOAT, INT32, INT64, Value, axis, dimension, dims};
 
-/// Infers the outputs of a recurrent layer: all states, the last one, and of an LSTM the last cell.
+/// Infers the outputs of a recurrent layer: all states, the last state, and for an LSTM the last cell.
 pub fn recurrent(context: &Context) -> Values {
     let (x, weights) = (context.input(0)?, context.input(2)?);
     let [first, second, _] = x.dims("its input")?;
-    // [directions, gates * hidden, hidden], and of ONNX Runtime's [directions, hidden, gates * hidden]
+    // [directions, gates * hidden, hidden], or for ONNX Runtime [directions, hidden, gates * hidden]
     let quantized = context.op() == "DynamicQuantizeLSTM";
     let [directions, rows, columns] = weights.dims("its recurrent weights")?;
     let hidden = if quantized { rows } else { columns };
@@ -31,12 +31,12 @@ pub fn recurrent(context: &Context) -> Values {
     Ok(outputs)
 }
 
-/// True if the operator's channels are its last axis and not its second.
+/// Returns whether the channels are the last axis rather than the second.
 fn channels_last(context: &Context) -> bool {
     context.op().starts_with("Nhwc") || context.flag("channels_last")
 }
 
-/// A convolution; the weights are input 1, 3 if the inputs are quantized.
+/// Infers a convolution; the weights are input 1, or input 3 if the inputs are quantized.
 pub fn conv(context: &Context) -> Values {
     match context.op() {
         "QLinearConv" => windows(context, Some(context.input(3)?), context.input(7)?.dtype),
@@ -52,7 +52,7 @@ pub fn pool(context: &Context) -> Values {
     Ok([first, places].concat())
 }
 
-/// Infers the output of a convolution or a pooling.
+/// Infers the output of a convolution or pooling.
 fn windows(context: &Context, weights: Option<&Value>, dtype: i32) -> Values {
     let mut x = context.input(0)?.unknown();
     let last = channels_last(context) && x.shape.len() > 1;
@@ -115,7 +115,7 @@ fn windows(context: &Context, weights: Option<&Value>, dtype: i32) -> Values {
                 let room = dim + pad - reach;
                 let up = weights.is_none() && context.flag("ceil_mode");
                 let out = if room < 0 { -1 } else { (room + if up { stride - 1 } else { 0 }) / stride + 1 };
-                // No window starts in the padding behind.
+                // No window starts in the trailing padding.
                 if up && out > 0 && (out - 1) * stride >= dim + before { out - 1 } else { out }
             }
         };
@@ -142,7 +142,7 @@ pub fn max_unpool(context: &Context) -> Values {
     }
 }
 
-/// The normalized tensor, and what training reads: a mean and a variance for each channel.
+/// Infers the normalized tensor, and for training a mean and a variance of each channel.
 pub fn batch_norm(context: &Context) -> Values {
     let x = context.input(0)?;
     let channels = x.shape.get(1).copied().unwrap_or(1);
@@ -150,7 +150,7 @@ pub fn batch_norm(context: &Context) -> Values {
     Ok([vec![x.unknown()], vec![each; 4]].concat())
 }
 
-/// The normalized tensor, and a mean and a deviation of each row.
+/// Infers the normalized tensor, and a mean and a deviation of each row.
 pub fn layer_norm(context: &Context) -> Values {
     let x = context.input(0)?;
     let at = axis(context.int("axis", -1), x.shape.len())?;
@@ -159,7 +159,7 @@ pub fn layer_norm(context: &Context) -> Values {
     Ok(vec![x.unknown(), each.clone(), each])
 }
 
-/// A layer of ONNX Runtime that adds two tensors and normalizes the sum, which is its last output.
+/// Infers a layer of ONNX Runtime that adds two tensors and normalizes the sum; the sum is its last output.
 pub fn skip_layer_norm(context: &Context) -> Values {
     let x = context.input(0)?;
     let rows = x.shape.split_last().map_or(vec![], |(_, rows)| [rows, &[1]].concat());
@@ -167,7 +167,7 @@ pub fn skip_layer_norm(context: &Context) -> Values {
     Ok(vec![x.unknown(), each.clone(), each, x.unknown()])
 }
 
-/// Attention: the result, the keys and values with those from before, and the products of queries and keys.
+/// Infers attention: the result, the keys and values of all steps, and the products of queries and keys.
 pub fn attention(context: &Context) -> Values {
     let (q, k, v) = (context.input(0)?, context.input(1)?, context.input(2)?);
     let wrong = || Fault::from(format!("{:?}, {:?} and {:?} do not fit", q.shape, k.shape, v.shape));
@@ -201,7 +201,7 @@ pub fn attention(context: &Context) -> Values {
     ])
 }
 
-/// Linear attention: the result and the state.
+/// Infers linear attention: the result and the state.
 pub fn linear_attention(context: &Context) -> Values {
     let (q, k, v) = (context.input(0)?, context.input(1)?, context.input(2)?);
     let (Some(heads @ 1..), Some(kv @ 1..)) = (
@@ -218,7 +218,7 @@ pub fn linear_attention(context: &Context) -> Values {
     Ok(vec![Value::new(y, q.dtype), Value::new(vec![batch, kv, keys / kv, values / kv], state)])
 }
 
-/// A convolution over the past: its result, and the inputs that the next one needs.
+/// Infers a convolution over the past: its result, and the inputs for the next convolution.
 pub fn causal_conv(context: &Context) -> Values {
     let (x, weights) = (context.input(0)?, context.input(1)?);
     let (&[batch, channels, _], &[.., reach]) = (&x.shape[..], &weights.shape[..]) else {
@@ -248,7 +248,7 @@ pub fn affine_grid(context: &Context) -> Values {
     }
 }
 
-/// Pooling of regions.
+/// Infers the pooling of regions.
 pub fn regions(context: &Context) -> Values {
     let (x, regions) = (context.input(0)?, context.input(1)?);
     let (&[_, c, ..], &[count, ..]) = (&x.shape[..], &regions.shape[..]) else {
@@ -262,9 +262,9 @@ pub fn regions(context: &Context) -> Values {
     one(vec![count, c, dimension(size[0])?, dimension(size[1])?], x.dtype)
 }
 
-/// Boxes that a run chooses.
+/// Infers the boxes that a run chooses.
 pub fn boxes(context: &Context) -> Values {
-    // Without elements to look at there is nothing that could be said.
+    // Empty inputs have no boxes.
     let count = context.input(0)?.count().min(context.input(1)?.count());
     if count == 0 {
         return one(vec![0, 3], INT64);

@@ -1,4 +1,4 @@
-//! Operators of ONNX Runtime (`com.microsoft`), which its quantizer and its optimizer write.
+//! Operators of ONNX Runtime (`com.microsoft`), as written by its quantizer and its optimizer.
 
 use super::context::Context;
 use super::fault::{Fault, refuse_if};
@@ -18,7 +18,7 @@ const PRODUCTS: &str = "\
     DynamicQuantizeMatMul FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu MatMulInteger16 \
     MatMulIntegerToFloat QGemm SparseToDenseMatMul TransposeMatMul";
 
-/// The rule of an operator, if this importer knows it.
+/// Returns the rule of an operator, if this importer knows it.
 pub fn rule(op: &str) -> Option<Rule> {
     Some(match op {
         op if is_one_of(SAME, op) => layout::same,
@@ -65,13 +65,13 @@ pub fn rule(op: &str) -> Option<Rule> {
     })
 }
 
-/// The scale and zero point of the output, and then each tensor with its own.
+/// Infers a concatenation. Its inputs are the output's scale and zero point, then each tensor with its scale and zero point.
 fn quantized_concat(context: &Context) -> Values {
     let tensors = (2..context.inputs.len()).step_by(3).map(|n| context.input(n));
     layout::joined(&tensors.collect::<Result<Vec<_>, _>>()?, context.int("axis", 0), false)
 }
 
-/// A product with a matrix of `n` columns that is packed in blocks.
+/// Infers a product with a matrix of `n` columns, packed in blocks.
 fn packed(context: &Context, n: u64) -> Values {
     let a = context.input(0)?;
     let (&k, rows) = a.shape.split_last().ok_or("its input is a scalar")?;
@@ -81,26 +81,26 @@ fn packed(context: &Context, n: u64) -> Values {
     one([rows, &[n]].concat(), a.dtype)
 }
 
-/// The first half of each row, times a function of the second.
+/// Infers the first half of each row, multiplied by a function of the second.
 fn halves(context: &Context) -> Values {
     let x = context.input(0)?;
     let (&last, rows) = x.shape.split_last().ok_or("its input is a scalar")?;
     one([rows, &[last / 2]].concat(), x.dtype)
 }
 
-/// The sum of three embeddings, normalized; the lengths of the masks; and the sum.
+/// Infers the normalized sum of three embeddings, the lengths of the masks, and the sum.
 fn embeddings(context: &Context) -> Values {
     let (ids, words) = (context.input(0)?, context.input(2)?);
     let (&[batch, length], &[_, hidden]) = (&ids.shape[..], &words.shape[..]) else {
         return Err(format!("{:?} of {:?}", ids.shape, words.shape).into());
     };
-    // The scale of the gamma of the quantized form has the output's type.
+    // The quantized form outputs floats, the type of its scale of gamma.
     let dtype = if context.op().starts_with('Q') { FLOAT } else { words.dtype };
     let sum = Value::new(vec![batch, length, hidden], dtype);
     Ok(vec![sum.clone(), Value::new(vec![batch], INT32), sum])
 }
 
-/// Rows of a table whose elements are packed in blocks.
+/// Infers rows of a table whose elements are packed in blocks.
 fn gather_quantized(context: &Context) -> Values {
     let (x, at, scales) = (context.input(0)?, context.input(1)?, context.input(2)?);
     let mut table = x.shape.clone();
@@ -112,7 +112,7 @@ fn gather_quantized(context: &Context) -> Values {
     one([&table[..along], &at.shape, &table[along + 1..]].concat(), scales.dtype)
 }
 
-/// A bias for each head and each pair of places.
+/// Infers a bias for each head and each pair of positions.
 fn position_bias(context: &Context) -> Values {
     let table = context.input(0)?;
     let [_, heads] = table.dims("its table")?;
@@ -120,7 +120,7 @@ fn position_bias(context: &Context) -> Values {
     one([&[1, heads], &lengths[..]].concat(), table.dtype)
 }
 
-/// A bias for each head and each pair of places, gated by the queries.
+/// Infers a bias for each head and each pair of positions, gated by the queries.
 fn gated_bias(context: &Context) -> Values {
     let query = context.input(0)?;
     let [batch, length, _] = query.dims("its queries")?;
@@ -134,7 +134,7 @@ fn heads(context: &Context, name: &str) -> Result<u64, Fault> {
     }
 }
 
-/// The sizes of queries and of values that weights for both and the keys make.
+/// Returns the sizes of queries and values, from the weights of queries, keys and values.
 fn projected(context: &Context) -> Result<[u64; 2], Fault> {
     let weights = context.input(1)?;
     match (context.ints("qkv_hidden_sizes"), weights.shape.last()) {
@@ -144,7 +144,7 @@ fn projected(context: &Context) -> Result<[u64; 2], Fault> {
     }
 }
 
-/// Attention with its own projections: the result, and keys and values with those from before.
+/// Infers attention with projections: the result, and the keys and values of all steps.
 fn attention(context: &Context) -> Values {
     let x = context.input(0)?;
     let [batch, length, _] = x.dims("its input")?;
@@ -160,7 +160,8 @@ fn attention(context: &Context) -> Values {
     ])
 }
 
-/// The number of keys of all steps; the axis of the past has those before. Memory that both share has place for more.
+/// Returns the number of keys of all steps: those along axis `at` of the past, and `more`. Memory shared by past and present already has
+/// room for all.
 fn reach(context: &Context, past: Option<&Value>, at: usize, more: u64) -> Result<u64, Fault> {
     let Some(past) = past else { return Ok(more) };
     let before = *past.shape.get(at).ok_or_else(|| format!("a past of {:?}", past.shape))?;
@@ -170,26 +171,26 @@ fn reach(context: &Context, past: Option<&Value>, at: usize, more: u64) -> Resul
     before.checked_add(more).ok_or_else(|| "the shape overflows".into())
 }
 
-/// Attention over tokens of all sequences, one behind the other.
+/// Infers attention over the tokens of all sequences, one after the other.
 fn tokens(context: &Context) -> Values {
     let x = context.input(0)?;
     let [count, _] = x.dims("its input")?;
     one(vec![count, projected(context)?[1]], x.dtype)
 }
 
-/// Attention over projected queries, keys and values: the result, the keys and values of all steps, and the products.
+/// Infers attention over projected queries, keys and values: the result, the keys and values of all steps, and the products.
 fn multi_head(context: &Context) -> Values {
     let (query, heads) = (context.input(0)?, heads(context, "num_heads")?);
     let (batch, length, hidden) = match query.shape[..] {
         [batch, length, hidden] => (batch, length, hidden),
-        // With the keys and values.
+        // The queries, keys and values in one tensor.
         [batch, length, heads, _, size] => (batch, length, heads.saturating_mul(size)),
         _ => return Err("its queries are not of three dimensions".into()),
     };
     let (more, values) = match (context.optional(1), context.optional(2)) {
         (Some(key), Some(value)) => match (&key.shape[..], &value.shape[..]) {
             (&[_, more, _], &[_, _, values]) => (more, values),
-            // From another layer, already divided.
+            // From another layer, already split into heads.
             (&[_, _, more, _], &[_, _, _, size]) => (more, heads.saturating_mul(size)),
             _ => return Err(format!("keys of {:?} and values of {:?}", key.shape, value.shape).into()),
         },
@@ -208,19 +209,19 @@ fn multi_head(context: &Context) -> Values {
     ])
 }
 
-/// Attention in which several heads of queries share one of keys: the result, and the keys and values of all steps.
+/// Infers attention in which several query heads share a key head: the result, and the keys and values of all steps.
 fn grouped(context: &Context) -> Values {
     let query = context.input(0)?;
     let (heads, kv) = (heads(context, "num_heads")?, heads(context, "kv_num_heads")?);
     let [batch, length, hidden] = query.dims("its queries")?;
-    // Without keys, they and the values stand behind the queries.
+    // Without a tensor of keys, the keys and values follow the queries.
     let size = match context.optional(1) {
         Some(_) => hidden / heads,
         None => hidden / heads.saturating_add(kv.saturating_mul(2)),
     };
     let past = context.optional(3);
     let total = match (past, context.optional(6).and_then(|total| total.data.ints())) {
-        // Memory that the past and the present share has place for all.
+        // Memory shared by past and present has room for all steps.
         (Some(_), Some(&[total])) if context.op() == "GroupQueryAttention" => {
             dimension(total)?.max(past.and_then(|past| past.shape.get(2).copied()).unwrap_or(0))
         }

@@ -1,11 +1,11 @@
-//! Arithmetic on single elements. `None`: runtimes differ, or the operator is not followed.
+//! Arithmetic on single elements. `None` means that runtimes differ, or that the operator is not supported.
 
 use std::cmp::Ordering;
 
 use super::context::Context;
 use super::value::Number::{self, Float, Int};
 
-/// An operator on one element.
+/// Applies an operator to an element.
 pub fn unary(context: &Context, x: Number) -> Option<Number> {
     Some(match (context.op(), x) {
         ("Abs", Int(x)) => Int(x.checked_abs()?),
@@ -34,7 +34,7 @@ pub fn unary(context: &Context, x: Number) -> Option<Number> {
     })
 }
 
-/// Two elements with the form of an operator for integers, or with that for other numbers.
+/// Combines two elements with the integer or the floating-point form of an operator.
 fn pair(
     a: Number,
     b: Number,
@@ -47,7 +47,7 @@ fn pair(
     }
 }
 
-/// An operator on two elements, of which the first may be its result so far.
+/// Applies an operator to two elements, the first of which may be the result so far.
 pub fn binary(context: &Context, a: Number, b: Number) -> Option<Number> {
     let test = |found: bool| Some(Int(found.into()));
     let (x, y) = (a.float() != 0.0, b.float() != 0.0);
@@ -71,7 +71,7 @@ pub fn binary(context: &Context, a: Number, b: Number) -> Option<Number> {
         "Mul" => pair(a, b, i64::checked_mul, |a, b| a * b),
         "Div" => pair(a, b, i64::checked_div, |a, b| a / b),
         "Mod" if context.flag("fmod") => pair(a, b, i64::checked_rem, |a, b| a % b),
-        // Of the divisor's sign.
+        // The result has the divisor's sign.
         "Mod" => pair(
             a,
             b,
@@ -110,7 +110,7 @@ fn power(a: Number, b: Number) -> Option<Number> {
     }
 }
 
-/// Takes one more element into a reduction.
+/// Adds an element to a reduction.
 type Step = fn(Number, Number) -> Option<Number>;
 
 /// Returns the start value of a reduction, and the function that adds an element.

@@ -20,10 +20,10 @@ pub const BOOL: i32 = 9;
 const FLOAT16: i32 = 10;
 const BFLOAT16: i32 = 16;
 
-/// The elements of larger tensors are not followed.
+/// Largest number of elements for which a tensor's elements are computed.
 pub const FOLDED: u64 = 4096;
 
-/// Tensors of more dimensions are refused: no runtime takes them.
+/// Largest number of dimensions; no runtime supports more.
 pub const RANK: usize = 64;
 
 /// The known properties of a tensor.
@@ -43,22 +43,22 @@ impl Value {
         Self { shape, dtype, data }
     }
 
-    /// Returns the dimensions; an error that calls the tensor `what` if there are not `N`.
+    /// Returns the dimensions; if there are not `N`, an error that names the tensor `what`.
     pub fn dims<const N: usize>(&self, what: &str) -> Result<[u64; N], Fault> {
         <[u64; N]>::try_from(&self.shape[..]).map_err(|_| format!("{what} has not {N} dimensions").into())
     }
 
-    /// The tensor as it is without its elements.
+    /// Returns the tensor without its elements.
     pub fn unknown(&self) -> Self {
         Self::new(self.shape.clone(), self.dtype)
     }
 
-    /// Number of elements; 2^64 - 1 if there are more.
+    /// Returns the number of elements; 2^64 - 1 if there are more.
     pub fn count(&self) -> u64 {
         product(&self.shape).unwrap_or(u64::MAX)
     }
 
-    /// Size in bytes, 2^64 - 1 if it is larger; `None` if the element type has no fixed size.
+    /// Returns the size in bytes, 2^64 - 1 if it is larger; `None` if the element type has no fixed size.
     pub fn bytes(&self) -> Option<u64> {
         if let Data::List(list) = &self.data {
             return list.iter().try_fold(0_u64, |sum, one| Some(sum.saturating_add(one.bytes()?)));
@@ -69,17 +69,17 @@ impl Value {
     }
 }
 
-/// The elements of a tensor, if they follow without running the model.
+/// The elements of a tensor, if they are known without running the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Data {
-    /// They do not, or the tensor is large.
+    /// They are not known, or the tensor is large.
     #[default]
     Unknown,
-    /// They would, but for a file: what is wrong with it.
+    /// They would be known if not for a file; says what is wrong with it.
     Missing(Rc<str>),
     /// Integers and booleans.
     Ints(Rc<[i64]>),
-    /// Numbers with a fraction.
+    /// Floating-point numbers.
     Floats(Rc<[f64]>),
     /// The tensors of a sequence.
     List(Rc<[Value]>),
@@ -118,7 +118,7 @@ impl Data {
         }
     }
 
-    /// Makes elements of a type of numbers, as a runtime stores them; unknown if one of them is not known or does not fit.
+    /// Makes elements of a numeric type, as a runtime stores them; unknown if any of them is unknown or does not fit.
     pub fn collect(dtype: i32, numbers: impl IntoIterator<Item = Option<Number>>) -> Self {
         let numbers = numbers.into_iter();
         let made = if is_float(dtype) {
@@ -136,12 +136,12 @@ pub fn is_float(dtype: i32) -> bool {
     matches!(dtype, 1 | 11 | FLOAT16 | BFLOAT16)
 }
 
-/// An integer as a type of integers stores it: narrower types wrap around.
+/// Returns an integer as stored in an integer type: narrower types wrap around.
 fn stored(dtype: i32, number: Number) -> Option<i64> {
     let int = match number {
         Number::Float(float) if dtype == BOOL => i64::from(float != 0.0),
         Number::Int(int) => int,
-        // Of what does not fit, each runtime makes something else.
+        // Runtimes differ on values that do not fit.
         Number::Float(float) => Some(float as i64).filter(|_| float.abs() < 9e18)?,
     };
     Some(match dtype {
@@ -158,30 +158,30 @@ fn stored(dtype: i32, number: Number) -> Option<i64> {
     })
 }
 
-/// The nearest number of a float type.
+/// Returns the nearest number of a float type.
 pub fn rounded(dtype: i32, x: f64) -> f64 {
     match dtype {
         FLOAT => f64::from(x as f32),
-        // By way of 32 bits, which the crate rounds alike on all machines.
+        // By way of 32 bits, which the crate rounds identically on all machines.
         FLOAT16 => f16::from_f32(x as f32).to_f64(),
         BFLOAT16 => bf16::from_f32(x as f32).to_f64(),
         _ => x,
     }
 }
 
-/// The float that 16 bits stand for.
+/// Returns the float that 16 bits encode.
 fn half(dtype: i32, bits: u16) -> f64 {
     if dtype == BFLOAT16 { bf16::from_bits(bits).to_f64() } else { f16::from_bits(bits).to_f64() }
 }
 
-/// Where elements outside of the model are, and how many more of them are read and computed with.
+/// The folder of elements outside the model, and the number of elements that may still be read or computed.
 pub struct Limits<'a> {
     pub folder: Option<&'a Path>,
     pub fuel: Cell<u64>,
 }
 
 impl Limits<'_> {
-    /// True if so many elements may still be handled.
+    /// Returns whether `elements` more may be handled, and if so counts them.
     pub fn allow(&self, elements: u64) -> bool {
         let left = self.fuel.get().checked_sub(elements);
         self.fuel.set(left.unwrap_or(self.fuel.get()));
@@ -203,7 +203,7 @@ pub fn constant(tensor: &TensorProto, limits: &Limits) -> Result<Value, Fault> {
     } else if outside {
         external(tensor, count, limits.folder)
     } else {
-        // More bytes than the largest count can need are as wrong as all of them.
+        // Decode at most a little more than the largest count: any excess is an error.
         elements(tensor, &tensor.raw_data[..tensor.raw_data.len().min(8 * FOLDED as usize + 8)])
     };
     let known = match &data {
@@ -214,18 +214,18 @@ pub fn constant(tensor: &TensorProto, limits: &Limits) -> Result<Value, Fault> {
     match tensor.data_type {
         _ if known == count => Ok(Value { data, ..value }),
         INT32 | INT64 | BOOL => Err(format!("it has {known} elements of {count}").into()),
-        // A model whose weights were taken out.
+        // The weights were removed from the model.
         _ => Ok(value),
     }
 }
 
-/// Returns the value of a tensor of which most elements are 0.
+/// Returns the value of a sparse tensor.
 pub fn sparse(tensor: &SparseTensor) -> Result<Value, Fault> {
     let shape = dims(&tensor.dims)?;
     Ok(Value::new(shape, tensor.values.as_ref().map_or(0, |values| values.data_type)))
 }
 
-/// Decodes the elements that a tensor holds in one of its fields.
+/// Decodes the elements in one of a tensor's fields.
 fn elements(tensor: &TensorProto, raw: &[u8]) -> Data {
     let kind = tensor.data_type;
     let bits = dtype(kind).1;
@@ -243,7 +243,7 @@ fn elements(tensor: &TensorProto, raw: &[u8]) -> Data {
                     FLOAT => Number::Float(f64::from(f32::from_bits(word as u32))),
                     11 => Number::Float(f64::from_bits(word)),
                     FLOAT16 | BFLOAT16 => Number::Float(half(kind, word as u16)),
-                    // Beyond the range of what is followed here.
+                    // Values beyond `i64` are unknown.
                     13 => Number::Int(i64::try_from(word).ok()?),
                     _ => Number::Int(word as i64),
                 })
@@ -265,14 +265,14 @@ fn elements(tensor: &TensorProto, raw: &[u8]) -> Data {
     }
 }
 
-/// Reads the elements of a small tensor from the file beside the model.
+/// Reads the elements of a small tensor from a file beside the model.
 fn external(tensor: &TensorProto, count: u64, folder: Option<&Path>) -> Data {
     let entry = |key: &str| tensor.external_data.iter().find(|entry| entry.key == key);
     let name = entry("location").map_or("", |entry| entry.value.as_str());
     let missing = |why: &str| {
         Data::Missing(format!("the elements of `{}` are in the file `{name}` {why}", tensor.name).into())
     };
-    // Only what lies in the model's own folder.
+    // Read only files in the model's folder.
     let inside =
         |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if name.is_empty() || !inside(Path::new(name)) {
@@ -309,7 +309,7 @@ pub fn dims(list: &[i64]) -> Result<Vec<u64>, Fault> {
     list.iter().map(|&dim| dimension(dim)).collect()
 }
 
-/// Returns a place among `count` that is counted from the end if it is negative.
+/// Returns an index counted from the front; a negative `at` counts from the end of `count`.
 pub fn from_front(at: i64, count: usize) -> i64 {
     if at < 0 { at.saturating_add(count as i64) } else { at }
 }
