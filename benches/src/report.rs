@@ -27,6 +27,7 @@ pub fn write(folder: &Path, file: &Path) -> Result<()> {
     text += &firmware(folder)?;
     text += &devices(folder)?;
     text += &drawn(folder, "malloc", PROGRAMS, |row| row == "geometric mean")?;
+    text += &drawn(folder, "recorders", RECORDERS, |_| true)?;
     text += &gpu::section(&folder.join("gpu"))?;
     text += &plan::section(&folder.join("plan"))?;
     text += &lost(folder)?;
@@ -272,6 +273,10 @@ fn devices(folder: &Path) -> Result<String> {
 /// Heading and explanation of pages that are shown in part.
 const PROGRAMS: [&str; 2] =
     ["Whole programs on `liballotment.so`", "`cargo xtask malloc`: ratios to the C library's heap."];
+const RECORDERS: [&str; 2] = [
+    "`allotment record --stacks` beside other recorders",
+    "`cargo xtask malloc --recorders`: processor seconds, KB. Beside heaptrack: time (goal 0.5), added time, file (0.3).",
+];
 const BOARDS: [&str; 2] = [
     "Targets on boards and of single calls",
     "Kept by hand. Where a size differs from the table of microcontrollers, it was measured later.",

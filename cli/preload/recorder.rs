@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::{offset_of, transmute};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use allotment_event::{Action, Encoder, Event, Header, Record};
 
@@ -82,6 +82,8 @@ struct State {
     tree: Tree,
     /// The node of the last event.
     tag: u32,
+    /// The number of its thread.
+    thread: usize,
     /// The live blocks of a sample, by address.
     sampled: Table,
 }
@@ -113,6 +115,7 @@ static RECORDER: Recorder = Recorder {
         time: None,
         tree: Tree::new(),
         tag: 0,
+        thread: 0,
         sampled: Table::new(),
     }),
 };
@@ -224,34 +227,117 @@ fn adopt() {
     });
 }
 
-/// The key of each thread's value, which is not null while the thread is inside the recorder or in a call that is already
-/// recorded. Not a thread-local variable, because only the GNU C library would load this library then.
+/// The key of each thread's value, a [`Thread`]. Not a thread-local variable, because only the GNU C library would load this library then.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 
 /// The first key whose value may have to be allocated (glibc).
 const FIRST_ALLOCATED_KEY: c_uint = 32;
 
-struct Inside(());
+/// Files that were opened: in each, threads are named anew.
+static FILES: AtomicUsize = AtomicUsize::new(0);
+
+/// Threads other than the first that were numbered.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// What is known of a thread, in a word: bit 0 is set while it is inside the recorder or in a call that is already recorded; 8 bits count
+/// its calls as far as they go; 7 are of the number of the file in which it was named; the others are its number, from 1 on.
+#[derive(Clone, Copy)]
+struct Thread(usize);
+
+impl Thread {
+    const COUNT: usize = 0xFF << 1;
+    const FILE: usize = 0x7F << 9;
+    /// The first thread of a process.
+    const MAIN: usize = 1;
+
+    fn this() -> Self {
+        // SAFETY: the key was made before recording began.
+        Self(unsafe { sys::pthread_getspecific(INSIDE.load(Ordering::Relaxed)) }.addr())
+    }
+
+    fn keep(self) {
+        // SAFETY: the key was made before recording began. Setting the value of so small a key allocates nothing.
+        unsafe { sys::pthread_setspecific(INSIDE.load(Ordering::Relaxed), ptr::without_provenance(self.0)) };
+    }
+
+    /// Its number; 0 before it has one.
+    fn number(self) -> usize {
+        self.0 >> 16
+    }
+
+    /// Counts a call of a thread that is inside, and names it where that is due. Programs name threads after these have begun: it is looked at again, less
+    /// and less often.
+    #[inline]
+    fn count(&mut self) {
+        let (count, file) = (self.0 & Self::COUNT, FILES.load(Ordering::Relaxed) << 9 & Self::FILE);
+        let mut is_due = self.0 & Self::FILE != file;
+        if count < Self::COUNT {
+            self.0 += 2;
+            is_due |= ((count >> 1) + 1).is_power_of_two();
+        }
+        if is_due {
+            keeping_errno(|| self.name(file));
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn name(&mut self, file: usize) {
+        let (mut name, mut length, mut is_main) = ([0_u8; 64], 0, self.number() == Self::MAIN);
+        if !sys::is_confined() {
+            // SAFETY: the paths end with a zero byte, the places are of local variables of these lengths, and the descriptor is this
+            // function's.
+            unsafe {
+                let path = c"/proc/thread-self".as_ptr();
+                let size = sys::readlink(path, name.as_mut_ptr().cast(), name.len());
+                let mut parts = name[..usize::try_from(size).unwrap_or(0)].split(|&byte| byte == b'/');
+                is_main = parts.next() == parts.next_back() && size > 0;
+                let comm = sys::open(c"/proc/thread-self/comm".as_ptr(), sys::O_CLOEXEC);
+                if comm >= 0 {
+                    let size = sys::pread(comm, name.as_mut_ptr().cast(), name.len(), 0);
+                    length = usize::try_from(size).unwrap_or(0).saturating_sub(1);
+                    sys::close(comm);
+                }
+            }
+        }
+        let number = match self.number() {
+            _ if is_main => Self::MAIN,
+            0 | Self::MAIN => Self::MAIN + 1 + THREADS.fetch_add(1, Ordering::Relaxed) % 0xFFF0,
+            known => known,
+        };
+        self.0 = number << 16 | file | self.0 & Self::COUNT;
+        Self(self.0 | 1).keep();
+        if number > Self::MAIN {
+            let mut line = Line::<96>::new();
+            line.text("t ");
+            line.number(number);
+            line.text(" ");
+            line.text(core::str::from_utf8(&name[..length]).unwrap_or("?"));
+            let _held = hold();
+            // SAFETY: the lock is held.
+            unsafe { (*RECORDER.state.get()).record::<128>(&Record::Note { text: line.as_str() }) };
+        }
+    }
+}
+
+/// A mark that this thread is inside.
+struct Inside(Thread);
 
 impl Inside {
     /// Marks this thread; `None` if it is marked.
     fn enter() -> Option<Self> {
-        let key = INSIDE.load(Ordering::Relaxed);
-        // SAFETY: the key was made before recording began. Setting the value of so small a key allocates nothing.
-        unsafe {
-            if !sys::pthread_getspecific(key).is_null() {
-                return None;
-            }
-            sys::pthread_setspecific(key, ptr::dangling());
+        let thread = Thread::this();
+        if thread.0 & 1 != 0 {
+            return None;
         }
-        Some(Self(()))
+        Thread(thread.0 | 1).keep();
+        Some(Self(thread))
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // SAFETY: as in `enter`.
-        unsafe { sys::pthread_setspecific(INSIDE.load(Ordering::Relaxed), ptr::null()) };
+        self.0.keep();
     }
 }
 
@@ -265,8 +351,9 @@ pub fn recorded<T>(real: impl FnOnce() -> T, f: impl FnOnce() -> T) -> T {
         SKIPPED.fetch_add(1, Ordering::Relaxed);
         return real();
     }
-    let Some(_inside) = Inside::enter() else { return real() };
+    let Some(mut inside) = Inside::enter() else { return real() };
     own_file();
+    inside.0.count();
     f()
 }
 
@@ -339,6 +426,14 @@ impl Held {
         // SAFETY: this value proves that the thread holds the lock.
         let state = unsafe { &mut *RECORDER.state.get() };
         let time = state.now();
+        let thread = Thread::this().number();
+        if thread != state.thread {
+            state.thread = thread;
+            let mut line = Line::<16>::new();
+            line.text("t ");
+            line.number(thread);
+            state.record::<32>(&Record::Note { text: line.as_str() });
+        }
         // A tag that does not change takes no room: the tool does not ask for that of a free.
         if !matches!(action, Action::Free { .. }) {
             state.tag = state.node(stack);
@@ -653,7 +748,8 @@ impl State {
         if head.addr() == sys::MAP_FAILED.addr() {
             return false;
         }
-        (self.events, self.time, self.used, self.tag) = (0, None, Head::SIZE, 0);
+        (self.events, self.time, self.used, self.tag, self.thread) = (0, None, Head::SIZE, 0, 0);
+        FILES.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the head was mapped just now, and the links have that much room in it.
         unsafe {
             let length = sys::readlink(c"/proc/self/exe".as_ptr(), (*head).image.get().cast(), 1024);

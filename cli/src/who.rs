@@ -194,7 +194,7 @@ fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Hol
         writeln!(out, "{} more lines: --top names them", holders.len() - args.top)?;
     }
     if profile.has_tags() {
-        writeln!(out, "\nby tag, {}:", by.meaning())?;
+        writeln!(out, "\nby tag or thread, {}:", by.meaning())?;
         for Tag { tag, costs } in tags(profile, by).iter().take(args.top) {
             let tag = if tag.is_empty() { "(none)" } else { tag };
             writeln!(out, "{:>12} {} {:>5.1} %  {tag}", by.of(costs), by.unit(), share(costs))?;

@@ -1,10 +1,10 @@
 //! Converts records of the text format to binary records.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use allotment_event as device;
+use rustc_hash::FxHashMap;
 
 use crate::error::TraceError;
 use crate::event::{Action, Event, Failure, Record};
@@ -105,13 +105,17 @@ pub struct BinaryWriter<W: Write> {
     output: W,
     encoder: device::Encoder,
     buffer: Vec<u8>,
-    tags: HashMap<Arc<str>, u32>,
+    tags: FxHashMap<Arc<str>, u32>,
+    /// The last tag and its number.
+    tag: Option<(Arc<str>, u32)>,
     is_addressed: bool,
     /// The address of each live block.
-    addresses: HashMap<u64, u64>,
+    addresses: FxHashMap<u64, u64>,
     events: u64,
     /// Lines of notes that belong together.
     notes: Vec<String>,
+    /// The last stack of an event.
+    stack: u32,
 }
 
 impl<W: Write> BinaryWriter<W> {
@@ -120,11 +124,13 @@ impl<W: Write> BinaryWriter<W> {
             output,
             encoder: device::Encoder::new(),
             buffer: vec![0; device::Encoder::MAX_RECORD],
-            tags: HashMap::new(),
+            tags: FxHashMap::default(),
+            tag: None,
             is_addressed,
-            addresses: HashMap::new(),
+            addresses: FxHashMap::default(),
             events: 0,
             notes: Vec::new(),
+            stack: 0,
         }
     }
 
@@ -158,27 +164,30 @@ impl<W: Write> BinaryWriter<W> {
         Ok(())
     }
 
-    /// Writes the stack of the next event, like a [`Record::Stack`] with this number, but without formatting text.
+    /// Writes the stack of the next event, like a [`Record::Stack`] with its distance from the last one, but without formatting text.
     ///
     /// # Errors
     /// Those of the output.
     #[inline]
-    pub fn stack(&mut self, mut node: u32) -> Result<(), BinaryError> {
-        let mut digits = [0; 11];
+    pub fn stack(&mut self, node: u32) -> Result<(), BinaryError> {
+        let last = std::mem::replace(&mut self.stack, node);
+        let mut distance = node.abs_diff(last);
+        let mut digits = [0; 14];
         let mut start = digits.len();
         loop {
             start -= 1;
-            digits[start] = b'0' + (node % 10) as u8;
-            node /= 10;
-            if node == 0 {
+            digits[start] = b'0' + (distance % 10) as u8;
+            distance /= 10;
+            if distance == 0 {
                 break;
             }
         }
-        start -= 1;
-        digits[start] = b'^';
+        // A note: its kind, its length, and the text.
+        let length = (digits.len() - start + 2) as u8;
+        start -= 4;
+        digits[start..start + 4].copy_from_slice(&[6, length, b'^', if node < last { b'-' } else { b'+' }]);
         self.end_notes()?;
-        let text = std::str::from_utf8(&digits[start..]).unwrap_or("^0");
-        self.record(&device::Record::Note { text })
+        Ok(self.output.write_all(&digits[start..])?)
     }
 
     /// Writes pending notes, flushes the output and returns it.
@@ -233,12 +242,22 @@ impl<W: Write> BinaryWriter<W> {
     /// Returns the number of a tag, and writes its name at its first use.
     fn tag(&mut self, tag: Option<&Arc<str>>) -> Result<u32, BinaryError> {
         let Some(tag) = tag else { return Ok(0) };
-        if let Some(&number) = self.tags.get(tag) {
-            return Ok(number);
+        // Most events have the tag of the one before.
+        if let Some((known, number)) = &self.tag
+            && Arc::ptr_eq(known, tag)
+        {
+            return Ok(*number);
         }
-        let number = self.tags.len() as u32 + 1;
-        self.record(&device::Record::Name { tag: number, name: tag })?;
-        self.tags.insert(tag.clone(), number);
+        let number = match self.tags.get(tag) {
+            Some(&number) => number,
+            None => {
+                let number = self.tags.len() as u32 + 1;
+                self.record(&device::Record::Name { tag: number, name: tag })?;
+                self.tags.insert(tag.clone(), number);
+                number
+            }
+        };
+        self.tag = Some((tag.clone(), number));
         Ok(number)
     }
 

@@ -2,6 +2,8 @@
 
 use std::alloc::Layout;
 
+use rustc_hash::FxHashMap;
+
 use crate::error::{Problem, TraceError};
 use crate::event::{Action, Block};
 use crate::reader::{Checked, Reader};
@@ -114,7 +116,7 @@ const MOST: usize = 1 << 28;
 #[derive(Debug, Default)]
 pub struct ProgramBuilder {
     program: Program,
-    slots: std::collections::HashMap<u64, usize>,
+    slots: FxHashMap<u64, usize>,
     /// The slots that are free again after use.
     unused: Vec<usize>,
     bytes: usize,

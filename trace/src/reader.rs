@@ -1,8 +1,10 @@
 //! The checking reader.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::Read;
 use std::path::Path;
+
+use rustc_hash::FxHashMap;
 
 use crate::error::{Place, Problem, TraceError};
 use crate::event::{Action, Block, Event, Failure, Record};
@@ -35,7 +37,7 @@ pub struct Checked {
 pub struct Reader<'a> {
     records: Records<'a>,
     limits: Limits,
-    live: HashMap<u64, Block>,
+    live: FxHashMap<u64, Block>,
     bytes: u64,
     /// Number of events read.
     events: u64,
@@ -87,7 +89,7 @@ impl<'a> Reader<'a> {
         Self {
             records,
             limits,
-            live: HashMap::new(),
+            live: FxHashMap::default(),
             bytes: 0,
             events: 0,
             time: 0,

@@ -115,8 +115,9 @@ pub struct Records<'a> {
     /// The records read while looking for the header, in order.
     ahead: VecDeque<Result<(Place, Record), TraceError>>,
     ended: bool,
-    /// Number of events returned.
+    /// Number of events returned, and the number that the header states.
     events: u64,
+    said: u64,
     /// Whether a trace that is cut off ends at the cut without an error, and the error at the cut.
     up_to_a_cut: bool,
     cut: Option<TraceError>,
@@ -150,8 +151,8 @@ impl<'a> Records<'a> {
         };
         let (header, ahead) = (Header::default(), VecDeque::new());
         let tags = Tags::new(limits.tags);
-        let (ended, events, up_to_a_cut, cut) = (false, 0, false, None);
-        let mut records = Self { form, tags, binary, header, ahead, ended, events, up_to_a_cut, cut };
+        let (ended, events, said, up_to_a_cut, cut) = (false, 0, 0, false, None);
+        let mut records = Self { form, tags, binary, header, ahead, ended, events, said, up_to_a_cut, cut };
         // Read the records before the first event now, to find the header.
         while records.ahead.len() < AHEAD {
             match records.read() {
@@ -169,6 +170,7 @@ impl<'a> Records<'a> {
                 }
             }
         }
+        records.said = records.header.events().unwrap_or(0);
         Ok(records)
     }
 
@@ -248,7 +250,7 @@ impl Iterator for Records<'_> {
         let mut next = self.ahead.pop_front().or_else(|| self.read());
         let event = matches!(next, Some(Ok((_, Record::Event(_)))));
         self.events += u64::from(event);
-        let said = self.header.events().unwrap_or(0);
+        let said = self.said;
         // A last line without an end may be part of a longer line, even if it is a valid record.
         let part = event && self.is_unfinished();
         if self.events < said && (next.is_none() || part) {

@@ -6,9 +6,9 @@
 //!
 //! | line | meaning |
 //! | --- | --- |
-//! | `#^<node>` | the stack of the next event; nodes are numbered from 1 |
+//! | `#^<node>` | the stack of the next event; nodes are numbered from 1. With a sign: counted from the last such line's |
 //! | `#^m <build id or -> <path>` | the next module: a program or a library, from 1 |
-//! | `#^n <caller's node> <module> <address>` | the next node: its caller (0: none) and the address of the call in the module's file (module 0: in a device's memory), in hexadecimal |
+//! | `#^n <caller's node> <module> <address>` | the next node: its caller (0: none; with a sign: counted back from this node) and the address of the call in the module's file (module 0: in a device's memory), in hexadecimal |
 //! | `#^s <text>` | the next string, from 1 |
 //! | `#^f <module> <address> <function> <file> <line> ...` | the functions at an address, the innermost first, each inlined into the next: numbers of strings (0: unknown), and a line |
 //!
@@ -67,13 +67,15 @@ pub struct Stacks {
     texts: HashMap<Arc<str>, u64>,
     /// The stack of the next event.
     next: u32,
+    /// The last number that a line had for an event.
+    last: u32,
 }
 
 impl Stacks {
     /// Reads one line without its `#^`; ignores unknown lines.
     pub fn read(&mut self, line: &str) {
-        if let Ok(node) = line.parse() {
-            self.next = node;
+        if let Some(node) = number(line, self.last) {
+            (self.next, self.last) = (node, node);
             return;
         }
         let Some((kind, rest)) = line.split_once(' ') else { return };
@@ -85,17 +87,17 @@ impl Stacks {
                 self.modules.push(Module { build_id, path: path.into() });
             }
             "n" => {
-                let number = |word: Option<&str>| word.and_then(|word| word.parse().ok()).unwrap_or(0);
-                let (parent, module) = (number(words.next()), number(words.next()));
+                let own = self.nodes.len() as u32 + 1;
+                let parent = words.next().and_then(|word| number(word, own)).unwrap_or(0);
+                let module = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
                 let address = words.next().and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or(0);
                 // A caller must come first, so that no node is its own caller.
                 let parent = if parent as usize <= self.nodes.len() { parent } else { 0 };
                 let node = Node { parent: self.first(parent), module, address };
                 self.nodes.push(node);
                 // A device forgets calls, and records them again.
-                let number = self.nodes.len() as u32;
-                if module == 0 && *self.interned.entry(node).or_insert(number) != number {
-                    self.again.insert(number, self.interned[&node]);
+                if module == 0 && *self.interned.entry(node).or_insert(own) != own {
+                    self.again.insert(own, self.interned[&node]);
                 }
             }
             "s" => self.strings.push(rest.into()),
@@ -212,6 +214,11 @@ impl Stacks {
     pub fn module(&self, node: Node) -> Option<&Module> {
         self.modules.get((node.module as usize).checked_sub(1)?)
     }
+}
+
+/// Reads the number of a node; one with a sign counts from `base`.
+fn number(word: &str, base: u32) -> Option<u32> {
+    if word.starts_with(['+', '-']) { base.checked_add_signed(word.parse().ok()?) } else { word.parse().ok() }
 }
 
 /// Reads a note with a frame's name.

@@ -53,7 +53,7 @@ fn nothing_is_lost_between_the_forms() {
         text.record(&record.unwrap().1).unwrap();
     }
     assert_eq!(String::from_utf8(text.finish().unwrap()).unwrap(), TEXT);
-    // One by one, with the stacks as numbers.
+    // One by one, with the stacks as distances.
     let mut again = binary_header(&Header::new("name=demo events=4"));
     let mut writer = BinaryWriter::of_numbers(&mut again);
     for record in Records::new(TEXT.as_bytes(), Limits::default()).unwrap() {
@@ -65,7 +65,22 @@ fn nothing_is_lost_between_the_forms() {
         }
     }
     writer.finish().unwrap();
-    assert_eq!(again, binary);
+    let stacks = |trace: &[u8]| {
+        let reader = Reader::new(trace).unwrap().with_stacks();
+        reader.map(|checked| checked.unwrap().stack).collect::<Vec<_>>()
+    };
+    assert_eq!(stacks(&again), stacks(&binary));
+    assert!(stacks(&again).iter().filter(|&&stack| stack > 0).count() > 1);
+}
+
+#[test]
+fn numbers_with_a_sign_count_from_the_last() {
+    let text = "#^n 0 0 1\n#^n -1 0 2\n#^n -2 0 3\n#^3\na 1 8 8\n#^-1\na 2 8 8\n#^+0\na 3 8 8\n#^+1\na 4 8 8\n#^-9\na 5 8 8\n";
+    let mut reader = Reader::new(text.as_bytes()).unwrap().with_stacks();
+    let found: Vec<u32> = reader.by_ref().map(|checked| checked.unwrap().stack).collect();
+    assert_eq!(found, [3, 2, 2, 3, 0]);
+    let stacks = reader.take_stacks();
+    assert_eq!([1, 2, 3].map(|number| stacks.node(number).unwrap().parent), [0, 1, 1]);
 }
 
 /// What is wrong in a stack is no event, and so no error.

@@ -27,6 +27,7 @@ use crate::units::parse_memory;
 use classes::Classes;
 use code::Choice;
 use measure::Candidate;
+pub(crate) use run::Gathering;
 use run::Run;
 use suggest::Bench;
 pub use suggest::{Kinds, Suggestion};
@@ -229,8 +230,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
-pub(crate) fn tried(trace: &Input, placement: &str, limit: Duration) -> Result<Vec<Suggestion>, Failure> {
-    let run = Run::read(trace)?;
+pub(crate) fn tried(run: &Run, placement: &str, limit: Duration) -> Result<Vec<Suggestion>, Failure> {
     let mut memory = replay::memory(replay::run::most(&run.program, usize::MAX))?;
     memory.until(Deadline::after(limit));
     let memory = &mut memory;
@@ -238,8 +238,8 @@ pub(crate) fn tried(trace: &Input, placement: &str, limit: Duration) -> Result<V
         |entry: &Entry, memory: &mut Arena| measure::smallest(entry.id, entry.limit, &run.program, memory);
     match entry(placement).and_then(|entry| Some((entry, smallest(entry, memory)?))) {
         Some((entry, smallest)) if !run.program.ops.is_empty() => {
-            let leaks = warn::leaks(&run);
-            Ok(suggest::suggestions(&mut Bench { run: &run, entry, smallest, memory }, &leaks))
+            let leaks = warn::leaks(run);
+            Ok(suggest::suggestions(&mut Bench { run, entry, smallest, memory }, &leaks))
         }
         _ => Ok(Vec::new()),
     }

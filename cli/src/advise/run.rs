@@ -1,9 +1,9 @@
 //! A recorded run with the lives of its blocks.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use allotment_trace::{Action, Kind, Op, Program, ProgramBuilder};
+use allotment_trace::{Action, Checked, Kind, Op, Program, ProgramBuilder, Reader, TraceError};
+use rustc_hash::FxHashMap;
 
 use crate::failure::Failure;
 use crate::input::Input;
@@ -41,6 +41,73 @@ pub struct Run {
     pub lost: u64,
 }
 
+/// Gathers a run event by event.
+#[derive(Default)]
+pub struct Gathering {
+    builder: ProgramBuilder,
+    lives: Vec<Life>,
+    known: FxHashMap<u64, u32>,
+    life_of: Vec<u32>,
+    live: Vec<u64>,
+}
+
+impl Gathering {
+    /// Adds an event.
+    ///
+    /// # Errors
+    /// If its figures are too large.
+    pub fn push(&mut self, checked: &Checked) -> Result<(), TraceError> {
+        // Refuses events that are too large, so the numbers below cannot overflow.
+        self.builder.push(checked)?;
+        let number = self.life_of.len();
+        let event = &checked.event;
+        let life = match event.action {
+            Action::Allocate { size, align } => {
+                let size = (size as usize).max(1);
+                let align = if align == 0 { 8 } else { align as usize };
+                let life = self.lives.len() as u32;
+                let tag = event.tag.clone();
+                self.lives.push(Life { from: number, to: None, sizes: [size; 3], align, resized: 0, tag });
+                self.known.insert(event.id, life);
+                life
+            }
+            Action::Reallocate { size } => {
+                let life = self.known.get(&event.id).copied().unwrap_or_default();
+                if let Some(Life { sizes: [_, most, last], resized, .. }) = self.lives.get_mut(life as usize)
+                {
+                    *last = (size as usize).max(1);
+                    *most = (*most).max(*last);
+                    *resized += 1;
+                }
+                life
+            }
+            Action::Free => {
+                let life = self.known.remove(&event.id).unwrap_or_default();
+                if let Some(life) = self.lives.get_mut(life as usize) {
+                    life.to = Some(number);
+                }
+                life
+            }
+        };
+        self.life_of.push(life);
+        self.live.push(checked.live_bytes);
+        Ok(())
+    }
+
+    /// Returns the run that `trace` was, which has been read to its end.
+    pub fn finish(mut self, trace: &Reader<'_>) -> Run {
+        let events = self.life_of.len();
+        let tail = trace.header().tail().and_then(|tail| usize::try_from(tail).ok());
+        let end = tail.unwrap_or(events).min(events);
+        for &life in &self.life_of[end..] {
+            // The program itself did not free it.
+            self.lives[life as usize].to.take_if(|to| *to >= end);
+        }
+        let Self { builder, lives, life_of, live, .. } = self;
+        Run { program: builder.finish(), lives, life_of, end, live, lost: trace.lost() }
+    }
+}
+
 impl Run {
     /// Reads a trace.
     ///
@@ -49,54 +116,15 @@ impl Run {
     pub fn read(input: &Input) -> Result<Self, Failure> {
         let wrong = Failure::trace(input.shown());
         let mut trace = input.whole_trace()?;
-        let tail = trace.header().tail().and_then(|tail| usize::try_from(tail).ok());
-        let mut builder = ProgramBuilder::default();
-        let mut lives: Vec<Life> = Vec::new();
-        let mut known: HashMap<u64, u32> = HashMap::new();
-        let (mut life_of, mut live) = (Vec::new(), Vec::new());
+        let mut run = Gathering::default();
         for checked in trace.by_ref() {
-            let checked = checked.map_err(&wrong)?;
-            // `push` refuses events that are too large, so the numbers below cannot overflow.
-            builder.push(&checked).map_err(&wrong)?;
-            let number = life_of.len();
-            let event = &checked.event;
-            let life = match event.action {
-                Action::Allocate { size, align } => {
-                    let size = (size as usize).max(1);
-                    let align = if align == 0 { 8 } else { align as usize };
-                    let life = lives.len() as u32;
-                    let tag = event.tag.clone();
-                    lives.push(Life { from: number, to: None, sizes: [size; 3], align, resized: 0, tag });
-                    known.insert(event.id, life);
-                    life
-                }
-                Action::Reallocate { size } => {
-                    let life = known.get(&event.id).copied().unwrap_or_default();
-                    if let Some(Life { sizes: [_, most, last], resized, .. }) = lives.get_mut(life as usize) {
-                        *last = (size as usize).max(1);
-                        *most = (*most).max(*last);
-                        *resized += 1;
-                    }
-                    life
-                }
-                Action::Free => {
-                    let life = known.remove(&event.id).unwrap_or_default();
-                    let program = tail.is_none_or(|tail| number < tail);
-                    if let Some(life) = lives.get_mut(life as usize).filter(|_| program) {
-                        life.to = Some(number);
-                    }
-                    life
-                }
-            };
-            life_of.push(life);
-            live.push(checked.live_bytes);
+            run.push(&checked.map_err(&wrong)?).map_err(&wrong)?;
         }
         input.warn(trace.cut(), "the events before that are used");
-        if life_of.is_empty() {
+        if run.life_of.is_empty() {
             return Err(input.empty());
         }
-        let end = tail.unwrap_or(life_of.len()).min(life_of.len());
-        Ok(Self { program: builder.finish(), lives, life_of, end, live, lost: trace.lost() })
+        Ok(run.finish(&trace))
     }
 
     /// Returns the number of the first event after which the most bytes are live.

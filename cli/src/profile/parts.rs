@@ -1,7 +1,9 @@
 //! The costs of each stack, tag and class of sizes together, and their live bytes at moments of the run.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use super::costs::{Costs, Ledger, Numbers, Weight};
 
@@ -85,7 +87,7 @@ pub(super) struct Counter {
 impl Counter {
     pub(super) fn new() -> Self {
         Self {
-            numbers: Numbers(HashMap::new()),
+            numbers: Numbers(FxHashMap::default()),
             ledger: Ledger::default(),
             moments: Moments::default(),
             every: 1,

@@ -30,7 +30,7 @@ use crate::symbols;
 use crate::units::{at_least_one, parse_bytes};
 pub use library::LIBRARY;
 use library::Library;
-use raw::{Counts, Raw, main_of, raws, read};
+use raw::{Counts, Raw, main_of, raws};
 pub(crate) use raw::{Follower, Item};
 pub(crate) use run::Control;
 use run::{Ended, Times};
@@ -192,9 +192,10 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     }
     let partial = args.after.is_some() || args.length.is_some() || args.paused || args.pid.is_some();
     let files = folder_path.join("raw");
+    let mut early = Early::new(&files, &output);
     let ended = match args.pid {
         Some(process) => attached(process, &library.path, &files, args),
-        None => run(&program, &name, &library, &files, hooks, &control, args),
+        None => run(&program, &name, &library, hooks, &control, args, &mut early),
     };
     // Processes that go on record nothing more, since the folder of the recording goes.
     control.pause(true)?;
@@ -256,7 +257,8 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
         running,
         unrecorded,
     };
-    report.traces.push(convert(&main, &output, &name, args)?);
+    let early = early.of(&main.path);
+    report.traces.push(convert(&main, early, &output, &name, args)?);
     for raw in &raws {
         if !args.children {
             report.others += 1;
@@ -264,7 +266,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
             report.others += 1;
             say!("allotment: warning: {}", raw.why_not());
         } else {
-            report.traces.push(convert(raw, &raw.beside(&output), &name, args)?);
+            report.traces.push(convert(raw, None, &raw.beside(&output), &name, args)?);
         }
     }
     if args.json {
@@ -281,14 +283,14 @@ fn run(
     program: &Path,
     name: &str,
     library: &Library,
-    files: &Path,
     hooks: Option<&OsStr>,
     control: &Control,
     args: &RecordArgs,
+    early: &mut Early<'_>,
 ) -> Result<Ended, Failure> {
     let mut command = Command::new(program);
     command.args(&args.program[1..]);
-    command.env("ALLOTMENT_RECORD", files);
+    command.env("ALLOTMENT_RECORD", early.files);
     if !args.no_times {
         command.env("ALLOTMENT_RECORD_TIMES", if args.exact_times { "exact" } else { "coarse" });
     }
@@ -312,7 +314,7 @@ fn run(
     }
     let times =
         Times { after: args.after, length: args.length, paused: args.paused, children: args.children };
-    run::run(command, name, control, times)
+    run::run(command, name, control, times, &mut |process| early.go_on(process, args))
 }
 
 /// Records a process that runs already.
@@ -431,22 +433,98 @@ impl Kept {
     }
 }
 
-/// Writes the trace of a recording.
-fn convert(raw: &Raw, output: &Path, name: &str, args: &RecordArgs) -> Result<Recorded, Failure> {
+/// The records of a trace, as far as its recording was read.
+struct Conversion {
+    follower: Follower,
+    writer: Kept,
+    stacks: Stacks,
+    /// Whether functions are to be named in the end.
+    named: bool,
+}
+
+impl Conversion {
+    fn new(raw: &Path, output: &Path, args: &RecordArgs) -> Result<Self, Failure> {
+        Ok(Self {
+            follower: Follower::new(raw, args.addresses, args.has_stacks())?,
+            writer: Kept::new(endings(output).0 == "bin" && !args.addresses)?,
+            stacks: Stacks::default(),
+            named: !args.no_symbols,
+        })
+    }
+
+    /// Reads what is new.
+    fn step(&mut self, output: &Path) -> Result<(), Failure> {
+        let Self { follower, writer, stacks, named } = self;
+        follower.step(|item| match item {
+            Item::Stack(node) => writer.stack(node, output),
+            Item::Record(record) => {
+                if let (Record::Stack(line), true) = (&record, *named) {
+                    stacks.read(line);
+                }
+                writer.record(&record, output)
+            }
+        })
+    }
+}
+
+/// Reads the recording of a program that runs, so that little is left to do when it ends.
+struct Early<'a> {
+    /// The beginning of the recording's files.
+    files: &'a Path,
+    output: &'a Path,
+    /// `None` if there is no file yet.
+    conversion: Option<Conversion>,
+    /// The number of the program image.
+    image: u32,
+    /// True if something is wrong with the file, which is said at the end.
+    failed: bool,
+}
+
+impl<'a> Early<'a> {
+    fn new(files: &'a Path, output: &'a Path) -> Self {
+        Self { files, output, conversion: None, image: 0, failed: false }
+    }
+
+    fn go_on(&mut self, process: u32, args: &RecordArgs) {
+        let files = self.files;
+        let path = |image: u32| files.with_extension(format!("{process}.{image}"));
+        if path(self.image + 1).exists() {
+            *self = Self { image: self.image + 1, ..Self::new(files, self.output) };
+        }
+        if self.conversion.is_none() && !self.failed {
+            self.conversion = Conversion::new(&path(self.image), self.output, args).ok();
+        }
+        if self.conversion.as_mut().is_some_and(|conversion| conversion.step(self.output).is_err()) {
+            (self.conversion, self.failed) = (None, true);
+        }
+    }
+
+    /// Returns what was read of a file.
+    fn of(self, raw: &Path) -> Option<Conversion> {
+        self.conversion.filter(|conversion| conversion.follower.path() == raw)
+    }
+}
+
+/// Writes the trace of a recording, of which a part may have been read.
+fn convert(
+    raw: &Raw,
+    early: Option<Conversion>,
+    output: &Path,
+    name: &str,
+    args: &RecordArgs,
+) -> Result<Recorded, Failure> {
     // The header, which comes first, has counts that are known last: the events are kept in a file without name.
     let wrong = Failure::file(output);
     let binary = endings(output).0 == "bin";
-    let mut writer = Kept::new(binary && !args.addresses)?;
-    let mut stacks = Stacks::default();
-    let counts = read(raw, args.addresses, args.has_stacks(), |item| match item {
-        Item::Stack(node) => writer.stack(node, output),
-        Item::Record(record) => {
-            if let (Record::Stack(line), false) = (&record, args.no_symbols) {
-                stacks.read(line);
-            }
-            writer.record(&record, output)
-        }
-    })?;
+    let Some(head) = &raw.head else { return Err(Failure::Other(raw.why_not())) };
+    head.warn();
+    let mut conversion = match early {
+        Some(early) => early,
+        None => Conversion::new(&raw.path, output, args)?,
+    };
+    conversion.step(output)?;
+    let Conversion { follower, mut writer, mut stacks, .. } = conversion;
+    let counts = follower.counts();
     for line in symbols::resolve(&mut stacks) {
         writer.record(&Record::Stack(line), output)?;
     }

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use allotment_event as device;
 use allotment_trace::{Action, Event, Failure as Refused, Record};
@@ -159,7 +160,13 @@ struct Repair {
     time: Option<u64>,
     addresses: bool,
     stacks: Option<Raws>,
+    /// The tags of threads by their numbers, and that of the one whose events follow: none of the first thread.
+    threads: FxHashMap<u32, Arc<str>>,
+    thread: Option<Arc<str>>,
 }
+
+/// The last thread with a number in its tag: programs that start very many would have too many tags.
+const NUMBERED: u32 = 1000;
 
 /// The stacks of a recording, whose addresses are those of the process.
 #[derive(Default)]
@@ -186,7 +193,11 @@ impl Raws {
     fn node(&mut self, number: u32, text: &str) -> Option<String> {
         let (parent, address) = text.split_once(' ')?;
         let before = *self.before.get_or_insert(number.saturating_sub(1));
-        let parent = u32::from_str_radix(parent, 16).ok()?.saturating_sub(before);
+        // How far it is from its caller repeats itself, which numbers do not.
+        let parent = match u32::from_str_radix(parent, 16).ok()?.saturating_sub(before) {
+            0 => 0,
+            parent => i64::from(parent) - i64::from(number - before),
+        };
         let address = u64::from_str_radix(address, 16).ok()?;
         let holds = |&(_, &[start, end, _]): &(usize, &[u64; 3])| (start..end).contains(&address);
         let module = self.modules.iter().enumerate().rev().find(holds);
@@ -205,7 +216,28 @@ impl Repair {
             time: None,
             addresses,
             stacks: stacks.then(Raws::default),
+            threads: FxHashMap::default(),
+            thread: None,
         }
+    }
+
+    /// Reads whose events follow, or what a thread is called; returns whether the note says that.
+    fn thread(&mut self, text: &str) -> bool {
+        let Some(text) = text.strip_prefix("t ") else { return false };
+        let (number, name) = text.split_once(' ').map_or((text, None), |(number, name)| (number, Some(name)));
+        let number = u32::from_str_radix(number, 16).unwrap_or(0);
+        match name {
+            None => self.thread = self.threads.get(&number).cloned(),
+            Some(name) => {
+                let name = if name.is_empty() { "thread" } else { name };
+                let tag = if number > NUMBERED { name.into() } else { format!("{name}/{number}").into() };
+                let before = self.threads.insert(number, tag);
+                if before.is_some() && before == self.thread {
+                    self.thread = self.threads.get(&number).cloned();
+                }
+            }
+        }
+        true
     }
 
     /// Passes on the trace's records for a record of the library.
@@ -218,6 +250,7 @@ impl Repair {
         let line = match record {
             device::Record::Event(event) => return self.event(&event, give),
             device::Record::Lost { events } => return give(Record::Lost(events).into()),
+            device::Record::Note { text } if self.thread(text) => None,
             device::Record::Note { text } => {
                 self.stacks.as_mut().and_then(|stacks| stacks.module(text, image))
             }
@@ -243,7 +276,7 @@ impl Repair {
         let (id, action, address) = match event.action {
             device::Action::Fail { size, align } => {
                 self.counts.failures += 1;
-                return give(Record::Failure(Refused { size, align, time, tag: None }).into());
+                return give(Record::Failure(Refused { size, align, time, tag: self.thread.clone() }).into());
             }
             device::Action::Allocate { id: at, size, align } => {
                 let number = self.blocks;
@@ -273,7 +306,7 @@ impl Repair {
             give(Item::Stack(event.tag.saturating_sub(before)))?;
         }
         let address = address.filter(|_| self.addresses);
-        give(Record::Event(Event { time, address, ..Event::new(id, action) }).into())
+        give(Record::Event(Event { id, action, time, tag: self.thread.clone(), address }).into())
     }
 
     /// Notes a block, and frees the block that was there if its free is missing.
@@ -286,33 +319,25 @@ impl Repair {
         let Some((missed, _)) = self.live.insert(at, block) else { return Ok(()) };
         self.counts.missed += 1;
         self.counts.events += 1;
-        give(Record::Event(Event { time: self.time, ..Event::new(missed, Action::Free) }).into())
+        let tag = self.thread.clone();
+        give(Record::Event(Event { time: self.time, tag, ..Event::new(missed, Action::Free) }).into())
     }
 }
 
-/// Reads a recording and returns its counts.
-pub fn read(
-    raw: &Raw,
-    addresses: bool,
-    stacks: bool,
-    mut give: impl FnMut(Item) -> Result<(), Failure>,
-) -> Result<Counts, Failure> {
-    let Some(head) = &raw.head else {
-        return Err(Failure::Other(raw.why_not()));
-    };
-    if head.stopped > 0 {
-        let why = match i32::try_from(head.stopped) {
-            Ok(error) => io::Error::from_raw_os_error(error).to_string(),
-            // `Head::CONFINED` of the library.
-            Err(_) => "it allows itself few system calls (seccomp), and the recorder makes none then".into(),
-        };
-        say!("allotment: warning: recording ended before the program did: {why}");
+impl RawHead {
+    /// Warns if the recording ended before the program did.
+    pub fn warn(&self) {
+        if self.stopped > 0 {
+            let why = match i32::try_from(self.stopped) {
+                Ok(error) => io::Error::from_raw_os_error(error).to_string(),
+                // `Head::CONFINED` of the library.
+                Err(_) => {
+                    "it allows itself few system calls (seccomp), and the recorder makes none then".into()
+                }
+            };
+            say!("allotment: warning: recording ended before the program did: {why}");
+        }
     }
-    let mut follower = Follower::new(&raw.path, addresses, stacks)?;
-    follower.step(&mut give)?;
-    let live = follower.repair.live.values();
-    let (blocks, bytes) = live.fold((0, 0), |(n, sum), &(_, size)| (n + 1, sum + size));
-    Ok(Counts { live_blocks: blocks, live_bytes: bytes, ..follower.repair.counts })
 }
 
 /// Bytes that are read at a time: more than the longest record.
@@ -339,6 +364,18 @@ impl Follower {
         let file = File::open(path).map_err(Failure::file(path))?;
         let repair = Repair::new(addresses, stacks);
         Ok(Self { path: path.into(), file, image: None, decoder: None, at: 0, repair })
+    }
+
+    /// Returns the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the counts of what was read.
+    pub fn counts(&self) -> Counts {
+        let live = self.repair.live.values();
+        let (blocks, bytes) = live.fold((0, 0), |(n, sum), &(_, size)| (n + 1, sum + size));
+        Counts { live_blocks: blocks, live_bytes: bytes, ..self.repair.counts.clone() }
     }
 
     /// Returns the program image that is recorded, once that is known.

@@ -117,15 +117,24 @@ enum Message {
 /// The time for a program to end after ^C before it is asked again, and then before it is killed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// The time between two looks at a program that runs.
+const TICK: Duration = Duration::from_millis(20);
+
 /// The time for a program to react to the ^C that a terminal sends to it as well.
 const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
 /// Runs the program to its end. ^C, SIGTERM and SIGHUP end it with all that it has started; SIGUSR1 starts the recording, SIGUSR2
-/// stops it.
+/// stops it. Calls `meanwhile` with the process every few milliseconds.
 ///
 /// # Errors
 /// If the program cannot be started or waited for.
-pub fn run(mut command: Command, name: &str, control: &Control, times: Times) -> Result<Ended, Failure> {
+pub fn run(
+    mut command: Command,
+    name: &str,
+    control: &Control,
+    times: Times,
+    meanwhile: &mut dyn FnMut(u32),
+) -> Result<Ended, Failure> {
     let (tell, messages) = channel();
     // Signals that a shell or `nohup` made this program ignore stay ignored.
     let ignored = ignored();
@@ -155,7 +164,12 @@ pub fn run(mut command: Command, name: &str, control: &Control, times: Times) ->
         ask: Vec::new(),
         interrupted: false,
     };
-    let status = run.wait(&mut recording)?;
+    let status = loop {
+        if let Some(status) = run.step(&mut recording, TICK)? {
+            break status;
+        }
+        meanwhile(process);
+    };
     if times.children && own {
         run.wait_for_children(&mut recording)?;
     }
@@ -199,14 +213,6 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn wait(&mut self, recording: &mut bool) -> Result<ExitStatus, Failure> {
-        loop {
-            if let Some(status) = self.step(recording, Duration::from_secs(3600))? {
-                return Ok(status);
-            }
-        }
-    }
-
     /// Waits for processes that the program has left, such as a daemon.
     fn wait_for_children(&mut self, recording: &mut bool) -> Result<(), Failure> {
         self.process = None;

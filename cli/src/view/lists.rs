@@ -87,8 +87,12 @@ fn rows(trace: &Trace, places: &[Option<u64>], wanted: impl Fn(&Row) -> bool) ->
         call: None,
     };
     let mut rows: Vec<Row> = trace.blocks.iter().zip(places).map(row).filter(|row| wanted(row)).collect();
-    rows.sort_unstable_by_key(|row| (Reverse(row.size), row.from));
-    rows.truncate(ROWS);
+    let key = |row: &Row| (Reverse(row.size), row.from);
+    if rows.len() > ROWS {
+        rows.select_nth_unstable_by_key(ROWS, key);
+        rows.truncate(ROWS);
+    }
+    rows.sort_unstable_by_key(key);
     rows
 }
 

@@ -26,7 +26,7 @@ use allotment_planner::deadline::Deadline;
 use allotment_trace::Checked;
 use clap::Args;
 
-use crate::advise;
+use crate::advise::{self, Gathering};
 use crate::diff::{Changes, Length};
 use crate::failure::Failure;
 use crate::input::{Firmware, Input};
@@ -73,7 +73,7 @@ pub struct ViewArgs {
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with_all = ["output", "json"])]
     serve: Option<u16>,
     /// Time limit of the search for the smallest arena and for suggestions
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "8s", value_parser = humantime::parse_duration)]
     time_limit: Duration,
 }
 
@@ -162,7 +162,7 @@ pub fn write_comparison(before: Option<&Path>, trace: &Path, html: &Path) -> Res
 }
 
 /// The time limit of a page that another command draws.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(8);
 
 /// The time limit of a page that is drawn again soon.
 const LIVE: Duration = Duration::from_secs(2);
@@ -188,7 +188,15 @@ fn draw(
     let path = input.shown();
     let mut reader = input.trace()?.with_stacks();
     let mut counting = Counting::with_parts(reader.header());
-    let count = |checked: &Checked| counting.event(&checked.event, checked.stack);
+    // What is no whole run cannot be repeated.
+    let header = reader.header();
+    let whole = events.is_none() && header.sampling().is_none() && header.get("order") != Some("none");
+    let mut run = (whole && !time_limit.is_zero()).then(Gathering::default);
+    let count = |checked: &Checked| {
+        counting.event(&checked.event, checked.stack);
+        // A trace that is too large to be replayed in memory is drawn without suggestions.
+        run.take_if(|run| run.push(checked).is_err());
+    };
     let trace =
         Trace::gather_with(Trace::name(path), &mut reader, events, count).map_err(|error| match error {
             ReadError::Trace(error) => Failure::trace(path)(error),
@@ -200,7 +208,9 @@ fn draw(
     }
     bar.set_message("giving its blocks addresses");
     bar.tick();
-    let mut report = report_within(&trace, placement, arena, &deadline)
+    // What is left of the time is for suggestions.
+    let search = Deadline::after(deadline.left().unwrap_or(time_limit) / 2);
+    let mut report = report_within(&trace, placement, arena, &search)
         .map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
     if events.is_some() && trace.blocks.iter().any(|block| block.stack > 0) {
         // The names of functions stand behind the last event.
@@ -208,6 +218,7 @@ fn draw(
             checked.map_err(Failure::trace(path))?;
         }
     }
+    let run = run.map(|run| run.finish(&reader));
     let profile = Profile::named(&input, &mut reader, counting)?;
     let before = match before {
         None => None,
@@ -220,13 +231,11 @@ fn draw(
     };
     report.set_who(Who::of(&profile, before.as_ref().map(|(before, scale)| (before, *scale))));
     drop((profile, before));
-    if events.is_none() {
+    if let Some(run) = run {
         bar.set_message("trying what would need less memory");
         bar.tick();
-        // A trace that is too large to be replayed in memory is drawn without suggestions.
-        if let Ok(tried) =
-            advise::tried(&input, placement.heap(), TRIED.min(deadline.left().unwrap_or(TRIED)))
-        {
+        let limit = TRIED.min(deadline.left().unwrap_or(TRIED));
+        if let Ok(tried) = advise::tried(&run, placement.heap(), limit) {
             suggest::add_tried(&mut report.suggestions, tried);
         }
     }

@@ -106,9 +106,13 @@ impl Watcher for Recording<'_> {
         self.grid.add(&piece);
         let Piece { block, at, len, from, to } = piece;
         let area = u128::from(len) * u128::from(to - from);
-        self.pieces.push((Reverse((area, block)), [block.into(), at, len, from.into(), to.into()]));
-        if self.pieces.len() > PIECES {
-            self.pieces.pop();
+        let piece = (Reverse((area, block)), [block.into(), at, len, from.into(), to.into()]);
+        if self.pieces.len() < PIECES {
+            self.pieces.push(piece);
+        } else if let Some(mut least) = self.pieces.peek_mut()
+            && piece < *least
+        {
+            *least = piece;
         }
     }
 

@@ -1,10 +1,10 @@
 //! A trace in memory, with dense numbers for blocks.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use allotment_trace::{Action as Asked, Checked, Reader, Sampling, TraceError};
+use rustc_hash::FxHashMap;
 
 use crate::profile::Weights;
 
@@ -144,7 +144,8 @@ impl Trace {
             closing: 0,
         };
         let weights = Weights::new(reader.header());
-        let mut builder = Builder { trace, live: HashMap::new(), tags: HashMap::new(), weights, bytes: 0 };
+        let mut builder =
+            Builder { trace, live: FxHashMap::default(), tags: FxHashMap::default(), weights, bytes: 0 };
         for checked in reader.by_ref().take(most.unwrap_or(usize::MAX)) {
             let checked = checked?;
             each(&checked);
@@ -179,8 +180,8 @@ impl Trace {
 struct Builder {
     trace: Trace,
     /// By id.
-    live: HashMap<u64, u32>,
-    tags: HashMap<Arc<str>, u32>,
+    live: FxHashMap<u64, u32>,
+    tags: FxHashMap<Arc<str>, u32>,
     weights: Weights,
     /// Bytes that are live.
     bytes: u64,

@@ -740,3 +740,62 @@ int main(void) {
         fs::remove_file(child).unwrap();
     }
 }
+
+/// Two threads with names, and the first one, which has none. They take turns, so that each names itself before it goes on.
+const THREADS: &str = r#"#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+void *kept[1000], *mine[10];
+pthread_barrier_t turn;
+void *work(void *name) {
+    int is_first = *(char *)name == 'a';
+    pthread_setname_np(pthread_self(), name);
+    for (int n = 0; n < 100; n++) {
+        if (is_first) kept[n] = malloc(500);
+        pthread_barrier_wait(&turn);
+        if (!is_first) kept[500 + n] = malloc(700);
+        pthread_barrier_wait(&turn);
+    }
+    return 0;
+}
+int main() {
+    pthread_t threads[2];
+    pthread_barrier_init(&turn, 0, 2);
+    for (int n = 0; n < 10; n++) mine[n] = malloc(90);
+    pthread_create(threads, 0, work, "alpha");
+    pthread_create(threads + 1, 0, work, "beta gamma");
+    for (int n = 0; n < 2; n++) pthread_join(threads[n], 0);
+    for (int n = 0; n < 50; n++) free(kept[n]);
+    if (fork() == 0) mine[0] = malloc(80);
+    return 0;
+}
+"#;
+
+#[test]
+fn threads_are_told_apart() {
+    let (_folder, [program, binary, text]) = files(["pair", "run.bin.zst", "run.trace"]);
+    compiled(&program, THREADS, &["-pthread"]);
+    let tag = |start: &str, tags: &Value| {
+        let tags = tags.as_array().unwrap();
+        let found: Vec<&Value> =
+            tags.iter().filter(|tag| tag["tag"].as_str().unwrap().starts_with(start)).collect();
+        assert_eq!(found.len(), 1, "{start} in {tags:?}");
+        (found[0]["live"].as_u64().unwrap(), found[0]["calls"].as_u64().unwrap())
+    };
+    for (trace, options) in [(&binary, &["--stacks"][..]), (&text, &["--stacks"]), (&text, &[])] {
+        let arguments = [options, &["-o", trace, "--", &program]].concat();
+        assert!(record(&arguments, b"").status.success());
+        let report = json(["who", trace, "--json"]);
+        assert_eq!(tag("alpha/", &report["tags"]), (25_000, 100));
+        assert_eq!(tag("beta gamma/", &report["tags"]), (70_000, 100));
+        assert_eq!(report["tags"].as_array().unwrap().len(), 3, "{}", report["tags"]);
+        let (own, _) = (report["tags"].as_array().unwrap().iter())
+            .filter(|tag| tag["tag"] == "")
+            .map(|tag| (tag["live"].as_u64().unwrap(), 0))
+            .next()
+            .unwrap();
+        assert!((900..10_000).contains(&own), "{own}");
+    }
+    assert!(printed(["who", &binary]).contains("by tag or thread, live at the end:"));
+}

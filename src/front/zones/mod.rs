@@ -201,7 +201,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         wanted: Capabilities,
         mut allocate: impl FnMut(&Zone<'h>) -> Result<T, OutOfMemory>,
     ) -> Result<T, ZoneError> {
-        let near = self.nearest.map_or(N, |nearest| without_unwinding(nearest));
+        let near = self.nearest.map_or(N, without_unwinding);
         let rest = self.zones.iter().enumerate().filter(|&(n, _)| n != near).map(|(_, zone)| zone);
         let preferred = self.zones.get(near).into_iter().chain(rest).filter(|zone| zone.prefers(layout));
         let chain = self.fallback.iter().map(|&number| &self.zones[number]);

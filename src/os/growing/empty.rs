@@ -63,7 +63,7 @@ fn number(block: NonNull<u8>) -> Result<usize, FreeError> {
     let offset = block.addr().get().wrapping_sub(start);
     match offset < MOST * SMALLEST && start != 0 {
         false => Err(FreeError::Foreign),
-        true if !offset.is_multiple_of(SMALLEST) => Err(FreeError::NotABlock),
+        true if offset % SMALLEST != 0 => Err(FreeError::NotABlock),
         true => Ok(offset / SMALLEST),
     }
 }

@@ -424,7 +424,7 @@ impl Hardened {
         (size, align): (usize, usize),
         done: impl FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
-        let is_aligned = block.addr().get().is_multiple_of(align);
+        let is_aligned = block.addr().get() % align == 0;
         let is_large = have > LARGEST && class_for(size, align).is_none() && size > LARGEST && is_aligned;
         let (allocate, free) = (
             || self.allocate_block(size, align).map(|(block, _)| block),

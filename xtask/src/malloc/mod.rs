@@ -5,8 +5,10 @@
 
 mod peers;
 mod program;
+mod recorders;
 mod table;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -22,6 +24,9 @@ pub struct Options {
     /// Only check that every program prints the same as on the system's heap
     #[arg(long)]
     check: bool,
+    /// Measure heap profilers instead, as far as they are installed, beside `allotment record --stacks`
+    #[arg(long, conflicts_with = "check")]
+    recorders: bool,
     /// How often each program runs on each heap
     #[arg(long, default_value_t = 7, value_name = "N")]
     rounds: usize,
@@ -30,7 +35,8 @@ pub struct Options {
     only: Vec<String>,
 }
 
-/// A heap to preload.
+/// A heap to preload, or a recorder.
+#[derive(Default)]
 pub struct Heap {
     name: &'static str,
     /// Whether it is built to find misuse.
@@ -40,6 +46,8 @@ pub struct Heap {
     /// Options for our heap, which others ignore.
     options: &'static str,
     library: Option<PathBuf>,
+    /// What runs the program, and how many words of its command that stands for.
+    recorder: (Vec<OsString>, usize),
 }
 
 /// What a check divides the work of the programs by.
@@ -49,17 +57,24 @@ pub fn run(options: &Options, setup: &Setup) -> Result<ExitCode> {
     let root = crate::firmware::root();
     let folder = root.join("target/malloc");
     fs::create_dir_all(&folder)?;
-    let heap = |name, hard, library| Heap { name, hard, origin: String::new(), options: "", library };
-    let ours = heap("allotment", false, Some(library(false)?));
-    let hard = heap("allotment, hard", true, Some(library(true)?));
-    let huge = Heap { options: "thp", ..heap("allotment, thp", false, ours.library.clone()) };
-    let system = heap("system", false, None);
-
     let programs = program::all(root, &folder, if options.check { CHECKED_BY } else { 1 }, setup)?;
     let chosen =
         |program: &&Program| options.only.is_empty() || options.only.iter().any(|name| *name == program.name);
     let programs: Vec<&Program> = programs.iter().filter(chosen).collect();
     ensure!(!programs.is_empty(), "no program has that name");
+    if options.recorders {
+        let text = recorders::measure(&programs, &folder, options.rounds)?;
+        if options.only.is_empty() {
+            pages::keep("recorders", &text)?;
+        }
+        print!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let heap = |name, hard, library| Heap { name, library, hard, ..Heap::default() };
+    let ours = heap("allotment", false, Some(library(false)?));
+    let hard = heap("allotment, hard", true, Some(library(true)?));
+    let huge = Heap { options: "thp", ..heap("allotment, thp", false, ours.library.clone()) };
+    let system = heap("system", false, None);
     let mut seconds = Vec::new();
     for program in &programs {
         let (theirs, our) = (program.run(&system, &folder)?, program.run(&ours, &folder)?);

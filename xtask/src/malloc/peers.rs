@@ -62,7 +62,7 @@ pub fn all(folder: &Path, setup: &Setup, wanted: impl Fn(bool) -> bool) -> Resul
         (name, hard, library.map(|library| (library, packages.join(" or "))))
     });
     let found = compiled.chain(packaged).filter_map(|(name, hard, library)| match library {
-        Ok((library, origin)) => Some(Heap { name, hard, origin, options: "", library: Some(library) }),
+        Ok((library, origin)) => Some(Heap { name, hard, origin, library: Some(library), ..Heap::default() }),
         Err(error) => {
             eprintln!("xtask: without {name}: {error:#}");
             None

@@ -99,7 +99,8 @@ impl Program {
         };
         let options = [heap.options, self.options].into_iter().filter(|options| !options.is_empty());
         command.env("ALLOTMENT_OPTIONS", options.collect::<Vec<_>>().join(","));
-        command.args(&self.command).current_dir(folder).stdin(Stdio::null());
+        let (recorder, instead) = &heap.recorder;
+        command.args(recorder).args(&self.command[*instead..]).current_dir(folder).stdin(Stdio::null());
         let input = self.input.as_ref().map(File::open).transpose()?.map_or_else(Stdio::null, Stdio::from);
         if let Some(client) = &self.client {
             return serve(command, client, input, folder);

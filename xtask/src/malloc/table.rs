@@ -24,7 +24,7 @@ pub fn header(heaps: impl ExactSizeIterator<Item = &'static str>) -> String {
 }
 
 /// The middle of some figures.
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
+pub fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)

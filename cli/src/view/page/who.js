@@ -260,7 +260,7 @@ function framesOf(call) {
 /** What parts can be filtered by: the words of all, and of each. */
 const kinds = report.who && {
   size: { all: 'All sizes', label: size => size < 2 ? `${size} B` : `${briefly(2 ** (size - 1))} to under ${briefly(2 ** size)}` },
-  tag: { all: 'All tags', label: tag => report.who.tags[tag] || 'no tag' },
+  tag: { all: 'All tags and threads', label: tag => report.who.tags[tag] || 'no tag, or the first thread' },
 };
 
 /** What is shown: the direction, what is counted, which node is on top, the filters, and what it is compared with. */
@@ -532,7 +532,7 @@ if (who) {
 if (report.before) {
   const { name, scale, changes } = report.before;
   const counted = measures.filter((_, n) => n !== MOMENT);
-  const lists = [['lines', 'By function'], ['stacks', 'By stack'], ['sizes', 'By size'], ['tags', 'By tag']]
+  const lists = [['lines', 'By function'], ['stacks', 'By stack'], ['sizes', 'By size'], ['tags', 'By tag or thread']]
     .filter(([list]) => changes.some(each => each[list].length > 0));
   let measure = who ? counted.indexOf(measures[who.measure]) : 0, list = lists[0]?.[0];
   const buttons = (id, all, isChosen, choose) => $(id).replaceChildren(...all.map((each, n) => {
