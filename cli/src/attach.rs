@@ -105,6 +105,9 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
         apart(source, &args.output)?;
     }
     writable(&args.output).map_err(Failure::file(&args.output))?;
+    if let Some(page) = &args.view {
+        apart(&args.output, page)?;
+    }
     let mut names = Resolver::of_firmware(args.elf.as_deref())?;
     let dictionary = args.elf.as_deref().map(dictionary).transpose()?.flatten();
     let (mut stream, child) = source(args)?;

@@ -18,10 +18,10 @@ pub struct DiffArgs {
     /// The trace of the first run
     before: PathBuf,
     /// The trace of the second run
-    #[arg(required_unless_present = "to", conflicts_with_all = ["from", "to"])]
+    #[arg(required_unless_present_any = ["from", "to"], conflicts_with_all = ["from", "to"])]
     after: Option<PathBuf>,
     /// Compare two moments of one run, the first after this many events or this time such as 10s [default: the start]
-    #[arg(long, value_name = "MARK", requires = "to")]
+    #[arg(long, value_name = "MARK")]
     from: Option<Mark>,
     /// The second moment [default: the end]
     #[arg(long, value_name = "MARK")]

@@ -60,7 +60,7 @@ impl Failure {
 
     /// Returns whether the reader of the standard output has closed it.
     pub fn is_broken_pipe(&self) -> bool {
-        let Self::Io(error) = self else { return false };
+        let (Self::Io(error) | Self::File { source: error, .. }) = self else { return false };
         error.kind() == io::ErrorKind::BrokenPipe
     }
 }

@@ -158,7 +158,10 @@ impl<W: Write> BinaryWriter<W> {
             }
             Record::Lost(events) => self.record(&device::Record::Lost { events: *events })?,
             Record::Stack(text) => self.line(text)?,
-            // Comments between events have no meaning.
+            // A note is the binary form of a mark; other comments between events have no meaning.
+            Record::Comment(text) if text.starts_with("mark ") => {
+                return self.write(&Record::Note(text.clone()));
+            }
             Record::Note(_) | Record::Comment(_) => {}
         }
         Ok(())

@@ -181,7 +181,7 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
     let length = (per_year.ceil() as u64).clamp(1, (args.episodes as u64 / HISTORIES).max(1));
     let plan = Plan { length, episodes: args.episodes as u64, failures: FAILURES, seed: args.seed, run: RUN };
     let most = run::most(&program, entry.limit);
-    let bar = crate::progress::bar(keeps.len() as u64 * search::ROUNDS * plan.episodes);
+    let bar = crate::progress::bar((keeps.len() as u64 * search::ROUNDS).saturating_mul(plan.episodes));
     let mut search = Search {
         entry,
         model: &model,
@@ -284,8 +284,8 @@ fn narrowed(run: &Run, end: usize, small: bool) -> Program {
 /// Returns the episodes per year: as given, or from the times of the trace.
 fn per_year(args: &EndureArgs, notes: &Notes, run: &Run, cuts: &Cuts) -> Result<f64, Failure> {
     match (args.per_year, notes.seconds) {
-        (Some(episodes), _) if episodes > 0.0 && episodes.is_finite() => Ok(episodes),
-        (Some(_), _) => Err(Failure::Other("--per-year is a number of episodes above 0".into())),
+        (Some(episodes), _) if episodes > 0.0 && episodes <= 1e12 => Ok(episodes),
+        (Some(_), _) => Err(Failure::Other("--per-year is a number of episodes above 0, up to 1e12".into())),
         (None, Some(seconds)) => {
             // The start-up takes its share of the time.
             let share = (cuts.at[cuts.at.len() - 1] - cuts.at[0]) as f64 / run.end as f64;
@@ -315,6 +315,9 @@ fn keeps(args: &EndureArgs, run: &Run, model: &Model, can: bool) -> Result<Vec<O
         Some(0) => Ok(vec![None]),
         Some(_) if !can => {
             Err(Failure::Other(format!("{} has no front that keeps blocks: --keep 0", args.heap)))
+        }
+        Some(most) if most > u32::MAX as usize => {
+            Err(Failure::Other("--keep: a block of a device has less than 4 GiB".into()))
         }
         Some(most) => Ok(vec![Some(keep(most))]),
         None if can => Ok([None].into_iter().chain(model.largest().map(|most| Some(keep(most)))).collect()),

@@ -29,6 +29,13 @@ struct Amount {
     bytes: u64,
 }
 
+impl Amount {
+    /// Of no bytes, there may be any number of blocks; otherwise each has a byte at least.
+    fn of(blocks: u64, bytes: u64) -> Self {
+        Self { blocks: if bytes == 0 { blocks } else { blocks.clamp(1, bytes) }, bytes }
+    }
+}
+
 /// The columns of the values that count blocks and bytes, either of which may be missing.
 #[derive(Clone, Copy, Default)]
 struct Columns {
@@ -43,7 +50,7 @@ impl Columns {
             u64::try_from(value.unwrap_or(0)).unwrap_or(0)
         };
         let (blocks, bytes) = (value(self.blocks), value(self.bytes));
-        Amount { blocks: blocks.min(bytes).max(u64::from(bytes > 0)), bytes }
+        Amount::of(blocks, bytes)
     }
 }
 
@@ -70,7 +77,7 @@ pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()
             blocks: all.blocks.saturating_sub(live.blocks),
             bytes: all.bytes.saturating_sub(live.bytes),
         };
-        (live, Amount { blocks: gone.blocks.min(gone.bytes).max(u64::from(gone.bytes > 0)), ..gone })
+        (live, Amount::of(gone.blocks, gone.bytes))
     };
     let count = |sum: u64, sample: &Sample| {
         let (live, gone) = amounts(sample);

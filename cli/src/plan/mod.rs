@@ -28,7 +28,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::output::writable;
+use crate::output::{apart, writable};
 use crate::units::{at_least_one, parse_alignment, parse_limit};
 
 pub use error::PlanError;
@@ -322,6 +322,9 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
         if args.json { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) };
     // Report errors of the output before the search, not after it.
     let kind = args.output.as_deref().map(|path| check_output(path, args)).transpose()?;
+    if let Some(path) = &args.output {
+        apart(&args.input, path).map_err(|error| PlanError::Option(error.to_string()))?;
+    }
     let source = read_source(args)?;
     if kind == Some("tflite") && !matches!(source, Source::Model { tflite: true, .. }) {
         return Err(PlanError::Option(

@@ -146,8 +146,14 @@ impl Profile {
                 counting.event(&checked.event, checked.stack);
             }
         }
-        if counting.events == 0 {
+        if counting.events == 0 && until.is_none() {
             return Err(input.empty());
+        }
+        if matches!(until, Some(Mark::Time(_))) && counting.events > 0 && counting.times.is_none() {
+            return Err(Failure::Other(format!(
+                "{}: the trace has no times: give a number of events",
+                input.shown().display()
+            )));
         }
         input.warn(reader.cut(), "the events before that are counted");
         Self::named(input, &mut reader, counting)

@@ -200,8 +200,10 @@ impl<'a> Placer<'a> {
 /// Returns the lowest (or tightest) aligned offset outside of the open intervals `forbidden`.
 fn lowest(align: u64, hint: Option<u64>, fit: Fit, forbidden: &mut [(i64, i64)]) -> u64 {
     forbidden.sort_unstable_by_key(|&(lo, _)| lo);
-    if let Some(hint) = hint.filter(|hint| hint % align == 0) {
-        let at = i64::try_from(hint).unwrap_or(i64::MAX);
+    // No plan reaches beyond half of all numbers.
+    let near = |hint: &u64| hint % align == 0 && *hint <= i64::MAX as u64 / 2;
+    if let Some(hint) = hint.filter(near) {
+        let at = hint as i64;
         if forbidden.iter().all(|&(lo, hi)| at <= lo || at >= hi) {
             return hint;
         }

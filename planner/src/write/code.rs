@@ -72,12 +72,18 @@ pub(super) fn constant(name: &str) -> String {
     if text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit()) {
         text.insert(0, '_');
     }
+    // An underscore alone names nothing.
+    if text.bytes().all(|byte| byte == b'_') {
+        text.push('X');
+    }
     text
 }
 
 /// Returns a name in a form that is safe in a comment of Rust or C.
 pub(super) fn comment(text: &str) -> String {
-    plain(text).replace("*/", "* /")
+    // Text that changes its direction could hide code behind the comment.
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    plain(text).replace("*/", "* /").replace(turns, "?")
 }
 
 #[derive(Template)]
