@@ -2,6 +2,7 @@
 #![cfg(feature = "std")]
 
 #[cfg(all(any(unix, windows), panic = "unwind"))]
+mod again;
 mod child;
 
 use allotment::os::{Cached, Depot};

@@ -2,6 +2,7 @@
 //! again as a child process with a time limit, because the case under test aborts the process or uses up its memory.
 #![cfg(all(any(feature = "host", feature = "std"), any(unix, windows), panic = "unwind"))]
 
+mod again;
 mod child;
 
 use allotment::inject::{Fail, Failing};

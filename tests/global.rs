@@ -1,5 +1,7 @@
 //! The heap as the global allocator of this test program, which makes all its allocations.
 
+mod panics;
+
 use allotment::{Heap, heap};
 use std::collections::BTreeMap;
 

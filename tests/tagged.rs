@@ -1,4 +1,4 @@
-//! Blocks with tags. Each misuse is committed in a child process. `cargo xtask tagged` runs these tests on a processor that has tags;
+//! Blocks with tags. Each misuse is committed in a child process. `cargo xtask foreign aarch64` runs these tests on a processor that has tags;
 //! elsewhere blocks have none, and the rest holds.
 #![cfg(all(target_os = "linux", feature = "std"))]
 

@@ -26,6 +26,7 @@ macro_rules! global_alloc {
         unsafe impl<$($parameters)*> ::core::alloc::GlobalAlloc for $front {
             #[inline]
             unsafe fn alloc(&self, layout: ::core::alloc::Layout) -> *mut u8 {
+                let layout = $crate::memory::forward::raised(layout);
                 $run(|| match $gate(self, layout) {
                     Some(memory) => $crate::memory::Memory::allocate_or_report(memory, layout),
                     None => ::core::ptr::null_mut(),
@@ -34,6 +35,7 @@ macro_rules! global_alloc {
 
             #[inline]
             unsafe fn dealloc(&self, block: *mut u8, layout: ::core::alloc::Layout) {
+                let layout = $crate::memory::forward::raised(layout);
                 // SAFETY: the caller passes a live block, which is not null, and its layout.
                 $run(|| unsafe {
                     let block = ::core::ptr::NonNull::new_unchecked(block);
@@ -42,6 +44,7 @@ macro_rules! global_alloc {
             }
 
             unsafe fn alloc_zeroed(&self, layout: ::core::alloc::Layout) -> *mut u8 {
+                let layout = $crate::memory::forward::raised(layout);
                 $run(|| {
                     let Some(memory) = $gate(self, layout) else { return ::core::ptr::null_mut() };
                     let request = || $crate::memory::Memory::allocate_zeroed(memory, layout);
@@ -58,6 +61,8 @@ macro_rules! global_alloc {
                     ::core::hint::assert_unchecked(size <= isize::MAX as usize);
                     let block = ::core::ptr::NonNull::new_unchecked(block);
                     let new = ::core::alloc::Layout::from_size_align_unchecked(size, layout.align());
+                    let (layout, new) =
+                        ($crate::memory::forward::raised(layout), $crate::memory::forward::raised(new));
                     $run(|| {
                         let Some(memory) = $gate(self, new) else { return ::core::ptr::null_mut() };
                         let request = || $crate::memory::Memory::change(memory, block, layout, new, &mut |_| ());
@@ -132,6 +137,17 @@ macro_rules! allocator {
     };
 }
 pub(crate) use allocator;
+
+/// Returns the layout that a request of Rust's own needs. What a panic raises has 56 bytes, of which LLVM's unwinder (musl, Apple, Android,
+/// BSD) takes an alignment of 16 for granted, as C's heaps have it; but Rust asks for 8 (rust-lang/rust#161368).
+#[inline(always)]
+pub(crate) const fn raised(layout: Layout) -> Layout {
+    const IS_LLVM: bool = cfg!(all(target_arch = "x86_64", unix, not(target_env = "gnu")));
+    match Layout::from_size_align(56, 16) {
+        Ok(raised) if IS_LLVM && layout.size() == 56 && layout.align() < 16 => raised,
+        _ => layout,
+    }
+}
 
 /// Runs `f`.
 #[inline(always)]

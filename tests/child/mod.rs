@@ -1,7 +1,8 @@
 //! Runs a test of this program in a child process, for cases that end the process or use up its memory.
 
+use crate::again::again;
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// The environment variable that tells a child process what to do.
@@ -9,7 +10,7 @@ const ROLE: &str = "ALLOTMENT_FULL";
 
 /// Runs the test `name` in a child process with the given `role`. Returns whether it succeeded and its standard error.
 pub fn child(name: &str, role: &str, backtrace: &str) -> (bool, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut child = again()
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env("RUST_BACKTRACE", backtrace)

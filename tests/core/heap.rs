@@ -293,7 +293,7 @@ fn invalid_frees_end_the_program() {
         ("hook", "hook: invalid free: the block is free already, address 0x", false),
         ("panic", "hook: invalid free: the block is free already, address 0x", true),
     ] {
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
+        let child = crate::again::again()
             .args(["--exact", "heap::invalid_frees_end_the_program", "--nocapture"])
             .env("ALLOTMENT_WRONG_FREE", how)
             .output()

@@ -7,6 +7,8 @@
 mod shadow;
 mod slabs;
 
+#[path = "../again/mod.rs"]
+mod again;
 mod arena;
 mod blocks;
 #[cfg(feature = "spin")]

@@ -1,6 +1,9 @@
 //! The heap that grows, as the global allocator of this program, so that the test harness itself uses it too.
 #![cfg(any(unix, windows))]
 
+#[cfg(target_os = "linux")]
+#[path = "../again/mod.rs"]
+mod again;
 mod blocks;
 #[cfg(target_os = "linux")]
 mod fork;
@@ -15,6 +18,8 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod nodes;
 mod own;
+#[path = "../panics/mod.rs"]
+mod panics;
 #[cfg(target_os = "linux")]
 mod shared;
 mod threads;

@@ -1,6 +1,6 @@
 //! Heaps of their own, made and destroyed at run time.
 
-use crate::{HEAP, alone};
+use crate::alone;
 use allotment::os::{Growing, Own};
 use allotment::{FreeError, Memory};
 use std::alloc::Layout;
@@ -63,12 +63,12 @@ fn heaps_end_with_all_their_blocks() {
         })
     };
     let (heap, other) = (Growing::create(), Growing::create());
-    let used = HEAP.stats().used;
+    let used = crate::HEAP.stats().used;
     let before = resident();
     let blocks: Vec<_> = [20, 700, 30_000, 32_769, 8 * MIB].into_iter().cycle().take(50).collect();
     let blocks: Vec<_> = blocks.into_iter().map(|size| Block::new(&heap, size, 7)).collect();
     assert!(heap.stats().used >= 80 * MIB && resident() - before >= 80 * MIB);
-    assert!(HEAP.stats().used - used < MIB, "the process's heap has nothing of it");
+    assert!(crate::HEAP.stats().used - used < MIB, "the process's heap has nothing of it");
     assert_eq!(other.stats().used, 0);
     assert_eq!(heap.usable_size(blocks[0].pointer()), Some(24));
     assert_eq!(other.usable_size(blocks[0].pointer()), None);

@@ -1,5 +1,6 @@
 //! A heap that processes share, some of which are killed.
 
+use crate::again::again;
 use crate::alone;
 use allotment::FreeError;
 use allotment::os::SharedHeap;
@@ -63,7 +64,7 @@ impl Drop for Worker {
 fn spawn(heap: &SharedHeap) -> Worker {
     use std::os::fd::AsRawFd;
     let file = format!("/proc/{}/fd/{}", std::process::id(), heap.file().as_raw_fd());
-    let child = Command::new(std::env::current_exe().unwrap())
+    let child = again()
         .args(["--exact", "shared::killed_processes_leave_the_heap_whole", "--test-threads=1"])
         .env(FILE, file)
         .stdout(Stdio::null())
@@ -365,7 +366,8 @@ fn descriptors_are_used_up_to_the_last() {
     }
     let child = Command::new("sh")
         .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""])
-        .arg(env::current_exe().unwrap())
+        .arg(again().get_program())
+        .args(again().get_args())
         .args(["--exact", "shared::descriptors_are_used_up_to_the_last", "--test-threads=1"])
         .env(CHILD, "yes")
         .output()
@@ -386,7 +388,7 @@ fn a_limit_of_file_lengths_is_an_error() {
         let error = SharedHeap::create(1 << 20).err().unwrap();
         process::exit(if error.raw_os_error() == Some(libc::EFBIG) { 7 } else { 1 });
     }
-    let child = Command::new(env::current_exe().unwrap())
+    let child = again()
         .args(["--exact", "shared::a_limit_of_file_lengths_is_an_error", "--test-threads=1"])
         .env(FSIZE, "")
         .stdout(Stdio::null())

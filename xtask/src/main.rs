@@ -16,6 +16,7 @@ mod decode;
 mod duplicates;
 mod emulator;
 mod firmware;
+mod foreign;
 mod freertos;
 mod fuzz;
 mod gpu_bundle;
@@ -38,7 +39,6 @@ mod summary;
 mod surface;
 mod sysroot;
 mod tables;
-mod tagged;
 mod toolchain;
 mod tools;
 mod traced;
@@ -157,8 +157,12 @@ enum Command {
     },
     /// Run the tests of the machine's nodes on a Linux kernel in QEMU with two of them
     Numa,
-    /// Run the tests of memory tags on an aarch64 of QEMU's user mode, and count them
-    Tagged,
+    /// Run the tests of the core and of the growing heap for another processor, C library or system, and count them
+    Foreign {
+        /// What runs them: QEMU's user mode, this kernel, or Wine
+        #[arg(value_enum)]
+        target: foreign::Target,
+    },
     /// Check the style of comments and documents, the library's layers, public items and duplicates, and all firmware with clippy, warnings denied
     Lint {
         /// Only what compiles nothing: the style of comments and documents, the library's layers, public items and duplicates
@@ -208,7 +212,7 @@ fn main() -> ExitCode {
         Command::Vulkan { race: false } => vulkan::run(&setup),
         Command::Vulkan { race: true } => vulkan::race(&setup),
         Command::Numa => numa::run(&setup),
-        Command::Tagged => tagged::run(&setup),
+        Command::Foreign { target } => foreign::run(&setup, target),
         Command::Lint { style } => commands::lint(&setup, style),
         #[cfg(unix)]
         Command::Malloc(options) => malloc::run(&options, &setup),

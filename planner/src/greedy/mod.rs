@@ -201,7 +201,7 @@ impl<'a> Placer<'a> {
 fn lowest(align: u64, hint: Option<u64>, fit: Fit, forbidden: &mut [(i64, i64)]) -> u64 {
     forbidden.sort_unstable_by_key(|&(lo, _)| lo);
     // No plan reaches beyond half of all numbers.
-    let near = |hint: &u64| hint % align == 0 && *hint <= i64::MAX as u64 / 2;
+    let near = |hint: &u64| hint.is_multiple_of(align) && *hint <= i64::MAX as u64 / 2;
     if let Some(hint) = hint.filter(near) {
         let at = hint as i64;
         if forbidden.iter().all(|&(lo, hi)| at <= lo || at >= hi) {

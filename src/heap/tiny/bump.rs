@@ -2,7 +2,7 @@
 
 use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
-use crate::memory::refused_for_good;
+use crate::memory::{forward::raised, refused_for_good};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
@@ -104,7 +104,7 @@ impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
 unsafe impl<const BYTES: usize, L: Lock> GlobalAlloc for TinyBump<BYTES, L> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let block = self.allocate_or_null(layout);
+        let block = self.allocate_or_null(raised(layout));
         if block.is_null() { refused_for_good(|| self.reason(layout)) } else { block }
     }
 

@@ -22,7 +22,7 @@ mod imp {
     }
 
     impl AtEnd {
-        pub(in crate::os) const fn new() -> Self {
+        pub(in crate::os) const fn new(_of_caches: bool) -> Self {
             Self(AtomicUsize::new(0))
         }
 
@@ -60,33 +60,34 @@ mod imp {
 mod imp {
     use core::cell::Cell;
 
-    /// A call that threads make when they end.
-    pub(in crate::os) struct AtEnd(());
+    /// A call that threads make when they end: of the caches, or of the growing heap.
+    pub(in crate::os) struct AtEnd(bool);
 
-    /// A thread's calls: one for the caches, one for the growing heap.
-    struct Guard([Cell<Option<fn()>>; 2]);
+    /// The call of a thread.
+    struct Guard(Cell<Option<fn()>>);
 
     impl Drop for Guard {
         fn drop(&mut self) {
-            self.0.iter().filter_map(Cell::take).for_each(|call| call());
+            self.0.take().into_iter().for_each(|call| call());
         }
     }
 
+    // Two: where Rust keeps variables in keys of the system (Windows with MinGW), a thread forgets them from the newest to the oldest, and
+    // each guard must be newer than the variable that its call looks at.
     thread_local! {
-        static GUARD: Guard = const { Guard([const { Cell::new(None) }; 2]) };
+        static CACHES: Guard = const { Guard(Cell::new(None)) };
+        static GROWING: Guard = const { Guard(Cell::new(None)) };
     }
 
     impl AtEnd {
-        pub(in crate::os) const fn new() -> Self {
-            Self(())
+        pub(in crate::os) const fn new(of_caches: bool) -> Self {
+            Self(of_caches)
         }
 
-        /// Makes this thread call `call` when it ends, once per registration. Returns whether it will.
+        /// Makes this thread call `call` when it ends. Returns whether it will.
         pub(in crate::os) fn register(&self, call: fn()) -> bool {
-            let place = |guard: &Guard| {
-                guard.0.iter().find(|place| place.get().is_none()).map(|place| place.set(Some(call)))
-            };
-            GUARD.try_with(place).is_ok_and(|placed| placed.is_some())
+            let guard = if self.0 { &CACHES } else { &GROWING };
+            guard.try_with(|guard| guard.0.set(Some(call))).is_ok()
         }
     }
 }

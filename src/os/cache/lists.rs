@@ -105,7 +105,7 @@ impl Place {
         end: fn(),
         most: usize,
     ) -> Self {
-        Self { get, set, end, most, at_end: AtEnd::new() }
+        Self { get, set, end, most, at_end: AtEnd::new(most > 0) }
     }
 }
 

@@ -83,7 +83,7 @@ pub(super) fn check(block: NonNull<u8>) -> Result<(), FreeError> {
 ///
 /// # Errors
 ///
-/// As [`check`].
+/// Those of [`check`].
 pub(super) fn free(block: NonNull<u8>) -> Result<(), FreeError> {
     let number = number(block)?;
     let bit = 1 << (number % BITS);

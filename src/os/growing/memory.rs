@@ -5,7 +5,7 @@ use super::spans::{NOTHING, WHOLE};
 use super::{Growing, own::Whose, sampled};
 use crate::error::FreeError;
 use crate::error::misuse::{invalid_free, report_refused};
-use crate::memory::{Done, Memory, allocator};
+use crate::memory::{Done, Memory, allocator, forward::raised};
 use crate::os::cache::{self, Block, LARGEST, class_of_layout, tabled_class_of};
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
@@ -181,24 +181,26 @@ unsafe impl<W: Whose> Memory for Growing<W> {
 unsafe impl<W: Whose> GlobalAlloc for Growing<W> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let layout = raised(layout);
         self.allocate_raw(layout.size(), layout.align())
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller passes a live block with its layout, which is not null.
-        unsafe { self.deallocate(NonNull::new_unchecked(block), layout) }
+        unsafe { self.deallocate(NonNull::new_unchecked(block), raised(layout)) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let layout = raised(layout);
         self.allocate_raw_zeroed(layout.size(), layout.align())
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller passes a live block with its layout, and a size that makes a valid layout.
         unsafe {
-            let new = Layout::from_size_align_unchecked(size, layout.align());
-            let changed = self.change_layout(NonNull::new_unchecked(block), layout, new, |_| ());
+            let new = raised(Layout::from_size_align_unchecked(size, layout.align()));
+            let changed = self.change_layout(NonNull::new_unchecked(block), raised(layout), new, |_| ());
             changed.map_or(ptr::null_mut(), NonNull::as_ptr)
         }
     }

@@ -14,7 +14,6 @@ use allotment::placement::{MicroTlsf, Placement, QuickLists};
 use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
-use std::process::Command;
 use std::ptr::NonNull;
 
 fn layout(size: usize) -> Layout {
@@ -1023,7 +1022,7 @@ fn what_cannot_go_on_ends_the_program() {
         return;
     }
     for (name, _, line) in FATAL {
-        let child = Command::new(std::env::current_exe().unwrap())
+        let child = crate::again::again()
             .args(["--exact", "misuse::what_cannot_go_on_ends_the_program", "--nocapture"])
             .env(VARIABLE, name)
             .output()

@@ -52,8 +52,11 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, Vulkan", Landing, "cargo xtask vulkan"),
     // A kernel from Debian's packages, on an emulated machine with two nodes.
     Step::new("tests, two nodes", Full, "cargo xtask numa"),
-    // A processor that has them, in QEMU's user mode.
-    Step::new("tests, memory tags", Full, "cargo xtask tagged").beside(),
+    // Other processors, C libraries and systems, in QEMU's user mode and under Wine.
+    Step::new("tests, aarch64 with memory tags", Full, "cargo xtask foreign aarch64").beside(),
+    Step::new("tests, riscv64", Full, "cargo xtask foreign riscv64").beside(),
+    Step::new("tests, musl", Full, "cargo xtask foreign musl").beside(),
+    Step::new("tests, Windows", Full, "cargo xtask foreign windows").beside(),
     Step::new("tests, defmt", Landing, "cargo test --features defmt --test defmt"),
     // The step before the last has built them.
     Step::new("example, host", Landing, "{examples}host"),

@@ -55,6 +55,14 @@ const PROGRAMS: &[Program] = &[
         ..program("qemu-system-x86_64", &["qemu-system-x86"], "usr/bin/qemu-system-x86_64")
     },
     program("qemu-aarch64", &["qemu-user"], "usr/bin/qemu-aarch64"),
+    program("qemu-riscv64", &["qemu-user"], "usr/bin/qemu-riscv64"),
+    program("riscv64-linux-gnu-gcc", &["gcc-riscv64-linux-gnu"], "usr/bin/riscv64-linux-gnu-gcc"),
+    program(
+        "x86_64-w64-mingw32-gcc-win32",
+        &["gcc-mingw-w64-x86-64-win32"],
+        "usr/bin/x86_64-w64-mingw32-gcc-win32",
+    ),
+    program("wine64", &["wine64"], "usr/lib/wine/wine64"),
     program("arm-none-eabi-gcc", &["gcc-arm-none-eabi"], "usr/bin/arm-none-eabi-gcc"),
     program("chromium", &["chromium"], "usr/lib/chromium/chromium"),
     program("jq", &["jq"], "usr/bin/jq"),
