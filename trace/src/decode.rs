@@ -5,7 +5,7 @@ use std::io::{BufRead, ErrorKind, Read};
 use std::sync::Arc;
 
 use allotment_event as device;
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 use crate::error::{Place, Problem, TraceError};
 use crate::event::{Action, Event, Failure, Record};
@@ -21,11 +21,11 @@ pub(crate) struct Decoded<'a> {
     decoder: device::Decoder,
     records: u64,
     /// If ids are addresses, the number of the live block at each address.
-    numbers: Option<FxHashMap<u64, u64>>,
+    numbers: Option<HashMap<u64, u64>>,
     next: u64,
     most: usize,
     /// The names of tags by number.
-    tags: FxHashMap<u32, Arc<str>>,
+    tags: HashMap<u32, Arc<str>>,
     /// Whether the first event has been read; a note before it is the header.
     begun: bool,
     /// Further records from the last binary record.
@@ -50,10 +50,10 @@ impl<'a> Decoded<'a> {
             end: false,
             decoder: device::Decoder::new(&header),
             records: 0,
-            numbers: header.addresses.then(FxHashMap::default),
+            numbers: header.addresses.then(HashMap::default),
             next: 0,
             most,
-            tags: FxHashMap::default(),
+            tags: HashMap::default(),
             begun: false,
             more: lost.into_iter().collect(),
         })

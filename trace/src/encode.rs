@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use allotment_event as device;
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 use crate::error::TraceError;
 use crate::event::{Action, Event, Failure, Record};
@@ -105,12 +105,12 @@ pub struct BinaryWriter<W: Write> {
     output: W,
     encoder: device::Encoder,
     buffer: Vec<u8>,
-    tags: FxHashMap<Arc<str>, u32>,
+    tags: HashMap<Arc<str>, u32>,
     /// The last tag and its number.
     tag: Option<(Arc<str>, u32)>,
     is_addressed: bool,
     /// The address of each live block.
-    addresses: FxHashMap<u64, u64>,
+    addresses: HashMap<u64, u64>,
     events: u64,
     /// Lines of notes that belong together.
     notes: Vec<String>,
@@ -124,10 +124,10 @@ impl<W: Write> BinaryWriter<W> {
             output,
             encoder: device::Encoder::new(),
             buffer: vec![0; device::Encoder::MAX_RECORD],
-            tags: FxHashMap::default(),
+            tags: HashMap::default(),
             tag: None,
             is_addressed,
-            addresses: FxHashMap::default(),
+            addresses: HashMap::default(),
             events: 0,
             notes: Vec::new(),
             stack: 0,

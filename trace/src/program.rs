@@ -2,7 +2,7 @@
 
 use std::alloc::Layout;
 
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 use crate::error::{Problem, TraceError};
 use crate::event::{Action, Block};
@@ -116,7 +116,7 @@ const MOST: usize = 1 << 28;
 #[derive(Debug, Default)]
 pub struct ProgramBuilder {
     program: Program,
-    slots: FxHashMap<u64, usize>,
+    slots: HashMap<u64, usize>,
     /// The slots that are free again after use.
     unused: Vec<usize>,
     bytes: usize,

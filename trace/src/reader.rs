@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 use std::path::Path;
 
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 use crate::error::{Place, Problem, TraceError};
 use crate::event::{Action, Block, Event, Failure, Record};
@@ -37,7 +37,7 @@ pub struct Checked {
 pub struct Reader<'a> {
     records: Records<'a>,
     limits: Limits,
-    live: FxHashMap<u64, Block>,
+    live: HashMap<u64, Block>,
     bytes: u64,
     /// Number of events read.
     events: u64,
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
         Self {
             records,
             limits,
-            live: FxHashMap::default(),
+            live: HashMap::default(),
             bytes: 0,
             events: 0,
             time: 0,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use allotment_trace::{Action, Checked, Kind, Op, Program, ProgramBuilder, Reader, TraceError};
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 use crate::failure::Failure;
 use crate::input::Input;
@@ -46,7 +46,7 @@ pub struct Run {
 pub struct Gathering {
     builder: ProgramBuilder,
     lives: Vec<Life>,
-    known: FxHashMap<u64, u32>,
+    known: HashMap<u64, u32>,
     life_of: Vec<u32>,
     live: Vec<u64>,
 }

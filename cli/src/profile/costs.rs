@@ -2,7 +2,7 @@
 
 use allotment_trace::{Header, Sampling};
 use clap::ValueEnum;
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 use serde::Serialize;
 
 /// The costs of one stack, tag or size.
@@ -131,7 +131,7 @@ impl Weights {
 
 /// Numbers values in the order in which they come.
 #[derive(Clone)]
-pub(super) struct Numbers<T>(pub(super) FxHashMap<T, u32>);
+pub(super) struct Numbers<T>(pub(super) HashMap<T, u32>);
 
 impl<T: std::hash::Hash + Eq> Numbers<T> {
     pub(super) fn of(&mut self, value: T) -> u32 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use allotment_trace::{Action, Checked, Event, Header, Reader, Sampling, Stacks};
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 use super::costs::{Costs, Ledger, Numbers, Weight, Weights};
 use super::parts::{Counter, Part, Parts};
@@ -61,13 +61,13 @@ pub struct Profile {
     /// Costs by the number of the stack; 0 stands for requests without one.
     pub by_stack: Vec<Costs>,
     /// When the oldest and the newest live block of each stack were allocated: events.
-    pub since: FxHashMap<u32, (u64, u64)>,
+    pub since: HashMap<u32, (u64, u64)>,
     pub by_tag: Vec<(Arc<str>, Costs)>,
     pub by_size: Vec<(u64, Costs)>,
     /// The same in parts, if that was asked for.
     pub parts: Option<Parts>,
     /// The times of the events in `since`, in nanoseconds after the first event.
-    times: FxHashMap<u64, u64>,
+    times: HashMap<u64, u64>,
 }
 
 /// A live block.
@@ -86,7 +86,7 @@ struct Live {
 /// Counts the events of a run, one after the other.
 #[derive(Clone)]
 pub struct Counting {
-    live: FxHashMap<u64, Live>,
+    live: HashMap<u64, Live>,
     stacks: Ledger,
     tags: Ledger,
     sizes: Ledger,
@@ -192,13 +192,13 @@ impl Counting {
     /// Begins with a trace's header.
     pub fn new(header: &Header) -> Self {
         let mut counting = Self {
-            live: FxHashMap::default(),
+            live: HashMap::default(),
             stacks: Ledger::default(),
             tags: Ledger::default(),
             sizes: Ledger::default(),
             total: Ledger::default(),
-            names: Numbers(FxHashMap::default()),
-            classes: Numbers(FxHashMap::default()),
+            names: Numbers(HashMap::default()),
+            classes: Numbers(HashMap::default()),
             peak: (0, 0),
             events: 0,
             times: None,
@@ -286,8 +286,8 @@ impl Counting {
 
     /// Returns the counts. `clock` says whether times are nanoseconds.
     pub fn finish(self, name: String, stacks: Stacks, clock: bool) -> Profile {
-        let mut since: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
-        let mut times = FxHashMap::default();
+        let mut since: HashMap<u32, (u64, u64)> = HashMap::default();
+        let mut times = HashMap::default();
         let first = self.times.map_or(0, |(first, _)| first);
         for live in self.live.values() {
             let span = since.entry(live.stack).or_insert((live.event, live.event));

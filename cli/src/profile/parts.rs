@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 use super::costs::{Costs, Ledger, Numbers, Weight};
 
@@ -87,7 +87,7 @@ pub(super) struct Counter {
 impl Counter {
     pub(super) fn new() -> Self {
         Self {
-            numbers: Numbers(FxHashMap::default()),
+            numbers: Numbers(HashMap::default()),
             ledger: Ledger::default(),
             moments: Moments::default(),
             every: 1,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use allotment_event as device;
 use allotment_trace::{Action, Event, Failure as Refused, Record};
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -151,7 +151,7 @@ impl From<Record> for Item {
 struct Repair {
     counts: Counts,
     /// The live blocks by their addresses: number and size.
-    live: FxHashMap<u64, (u64, u64)>,
+    live: HashMap<u64, (u64, u64)>,
     /// Blocks so far.
     blocks: u64,
     /// The first time, which becomes 0.
@@ -161,7 +161,7 @@ struct Repair {
     addresses: bool,
     stacks: Option<Raws>,
     /// The tags of threads by their numbers, and that of the one whose events follow: none of the first thread.
-    threads: FxHashMap<u32, Arc<str>>,
+    threads: HashMap<u32, Arc<str>>,
     thread: Option<Arc<str>>,
 }
 
@@ -210,13 +210,13 @@ impl Repair {
     fn new(addresses: bool, stacks: bool) -> Self {
         Self {
             counts: Counts::default(),
-            live: FxHashMap::default(),
+            live: HashMap::default(),
             blocks: 0,
             begin: None,
             time: None,
             addresses,
             stacks: stacks.then(Raws::default),
-            threads: FxHashMap::default(),
+            threads: HashMap::default(),
             thread: None,
         }
     }

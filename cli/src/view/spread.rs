@@ -1,6 +1,6 @@
 //! The distributions of sizes and lifetimes, in powers of two.
 
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 use serde::Serialize;
 
 use super::trace::{Action, Trace};
@@ -83,7 +83,7 @@ pub fn median_lifetime(trace: &Trace) -> u64 {
 
 /// Returns every requested size, the most frequent first.
 pub fn exact(trace: &Trace) -> Vec<Size> {
-    let mut sizes: FxHashMap<u64, (Size, u64)> = FxHashMap::default();
+    let mut sizes: HashMap<u64, (Size, u64)> = HashMap::default();
     let mut now = vec![None; trace.blocks.len()];
     for event in &trace.events {
         if let Some(old) = now[event.block as usize].take() {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use allotment_trace::{Action as Asked, Checked, Reader, Sampling, TraceError};
-use rustc_hash::FxHashMap;
+use foldhash::HashMap;
 
 use crate::profile::Weights;
 
@@ -145,7 +145,7 @@ impl Trace {
         };
         let weights = Weights::new(reader.header());
         let mut builder =
-            Builder { trace, live: FxHashMap::default(), tags: FxHashMap::default(), weights, bytes: 0 };
+            Builder { trace, live: HashMap::default(), tags: HashMap::default(), weights, bytes: 0 };
         for checked in reader.by_ref().take(most.unwrap_or(usize::MAX)) {
             let checked = checked?;
             each(&checked);
@@ -180,8 +180,8 @@ impl Trace {
 struct Builder {
     trace: Trace,
     /// By id.
-    live: FxHashMap<u64, u32>,
-    tags: FxHashMap<Arc<str>, u32>,
+    live: HashMap<u64, u32>,
+    tags: HashMap<Arc<str>, u32>,
     weights: Weights,
     /// Bytes that are live.
     bytes: u64,
