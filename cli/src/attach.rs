@@ -106,6 +106,12 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     }
     writable(&args.output).map_err(Failure::file(&args.output))?;
     if let Some(page) = &args.view {
+        if *page == args.output {
+            let page = page.display();
+            return Err(Failure::Other(format!(
+                "{page}: it is the trace as well: name another file for the page"
+            )));
+        }
         apart(&args.output, page)?;
     }
     let mut names = Resolver::of_firmware(args.elf.as_deref())?;

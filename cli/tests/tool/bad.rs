@@ -91,7 +91,7 @@ const ROWS: &[Row] = &[
     ("the input", "view {d}/ok.trace -o {d}/ok.trace", "", 1, "ok.trace: it is the input as well"),
     ("the input", "attach {d}/ok.bin -o {d}/ok.bin", "", 1, "ok.bin: it is the input as well"),
     ("the input", "plan {d}/ok.csv --quiet -o {d}/ok.csv", "", 1, "ok.csv: it is the input as well"),
-    ("the output", "attach {d}/ok.bin -o {d}/x.trace --view {d}/x.trace", "", 1, "x.trace: it is the input as well"),
+    ("the output", "attach {d}/ok.bin -o {d}/x.trace --view {d}/x.trace", "", 1, "x.trace: it is the trace as well: name another file"),
     ("no times", "who {d}/ok.trace --until 1ms", "", 1, "the trace has no times: give a number of events"),
     ("a folder", "plan {d} --form csv", "", 1, "irectory"),
     ("a folder", "advise {d}", "", 1, "irectory"),
