@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(least(30, 1), Some(way));
         let both = Way { bytes: 6, earlier: 1, episode: 1, ..Way::default() };
         assert_eq!(least(50, 8), Some(both));
-        assert_eq!(least(100, 1), None, "it does not end in the arena");
+        assert_eq!(least(101, 1), None, "it does not end in the arena");
         assert_eq!(Way::least(0..9, 8, 8, &[]), None, "no block is in the way");
     }
 }
