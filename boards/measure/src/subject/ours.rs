@@ -50,13 +50,23 @@ pub type Chosen = Heap<allotment::Slab, Alone>;
 #[cfg(feature = "allotment-bump")]
 pub type Chosen = Heap<allotment::Bump, Alone>;
 
+/// Gives a heap its memory.
+///
+/// # Safety
+///
+/// The contract of [`Subject::add_memory`].
+unsafe fn claim<P: Placement, S: Statistics>(heap: &Heap<P, Alone, S>, start: *mut u8, size: usize) {
+    // SAFETY: the caller's contract.
+    let claimed = NonNull::new(start).map(|start| unsafe { heap.claim(Region::new(start, size)) });
+    assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
+}
+
 impl<P: Placement, S: Statistics> Subject for Heap<P, Alone, S> {
     const EMPTY: Self = Self::empty();
 
     unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
         // SAFETY: the caller gives the memory away.
-        let claimed = NonNull::new(start).map(|start| unsafe { self.claim(Region::new(start, size)) });
-        assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
+        unsafe { claim(self, start, size) }
     }
 }
 
@@ -70,9 +80,7 @@ impl Subject for Chosen {
         // What was watched in the memory's life before.
         <ArmV7Mpu as Protection>::clear();
         // SAFETY: the caller gives the memory away.
-        let claimed =
-            NonNull::new(start).map(|start| unsafe { self.memory().claim(Region::new(start, size)) });
-        assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
+        unsafe { claim(self.memory(), start, size) }
         self.start(1);
     }
 }
@@ -104,9 +112,7 @@ impl Subject for Chosen {
 
     unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
         // SAFETY: the caller gives the memory away.
-        let claimed =
-            NonNull::new(start).map(|start| unsafe { self.memory().claim(Region::new(start, size)) });
-        assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
+        unsafe { claim(self.memory(), start, size) }
     }
 }
 
@@ -116,9 +122,7 @@ impl Subject for Chosen {
 
     unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
         // SAFETY: the caller gives the memory away.
-        let claimed =
-            NonNull::new(start).map(|start| unsafe { self.memory().claim(Region::new(start, size)) });
-        assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
+        unsafe { claim(self.memory(), start, size) }
     }
 
     fn warm_up(&mut self) {
