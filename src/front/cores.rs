@@ -258,6 +258,11 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
         Some(class)
     }
 
+    /// Returns the largest request that is sure to succeed if the memory's largest free block has this many bytes.
+    fn sure_of(&self, largest: usize) -> usize {
+        if self.memory.remembers() || largest > LONGEST { largest } else { longest_within(largest) }
+    }
+
     /// Runs `work` on this core's bins, while nothing else uses them. Returns `None` if the core has none.
     #[inline(always)]
     fn with_bins<T>(&self, work: impl FnOnce(&mut [Bin; CLASSES]) -> T) -> Option<T> {
@@ -410,13 +415,12 @@ unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize
     pass_on!(|self| self.memory; statistics, region, add_reserve, remembers, own_lock);
 
     fn largest_free(&self) -> usize {
-        let largest = self.memory.largest_free();
-        if self.memory.remembers() || largest > LONGEST { largest } else { longest_within(largest) }
+        self.sure_of(self.memory.largest_free())
     }
 
     fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         let error = self.memory.out_of_memory(layout);
-        OutOfMemory { largest_free: error.largest_free.min(self.largest_free()), ..error }
+        OutOfMemory { largest_free: self.sure_of(error.largest_free), ..error }
     }
 }
 

@@ -256,7 +256,7 @@ impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, 
         }
     }
 
-    /// Allocates missing blocks, as far as there is room.
+    /// Allocates missing blocks until the memory has no room.
     #[cold]
     #[inline(never)]
     fn reserve(&self) {

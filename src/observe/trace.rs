@@ -16,8 +16,8 @@ const LONGEST: usize =
 /// takes 3 to 6 bytes, a free 2 to 4.
 ///
 /// Reading the ring ([`Trace::read`], [`Trace::drain`]) makes room for more events. While the ring is full, the observer only counts
-/// events, and records the count as soon as there is room again, so that losses are always visible. With a [`sink`](Trace::sink) no event
-/// is lost, because the sink gets the contents of the ring whenever the ring is full.
+/// events, and records the count when the ring has room again, so losses are always visible. With a [`sink`](Trace::sink) no event is
+/// lost, because the sink gets the contents of the ring whenever the ring is full.
 ///
 /// On Cortex-M and RISC-V without an operating system, the trace has up to `CALLERS` (at most 8) return addresses of each allocation,
 /// which `allotment view --elf FIRMWARE` names. They take 4 bytes per allocation, and 64 bytes of memory per caller. The innermost calls
@@ -121,8 +121,8 @@ impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CAL
         self.lost
     }
 
-    /// Moves bytes of the trace from the ring to `out`, as many as there are or fit, and returns their number. O(length of `out`). Use it
-    /// instead of [`Trace::drain`] to hold the observers' lock only briefly.
+    /// Moves bytes of the trace from the ring to `out` until either ends, and returns their number. O(length of `out`). Use it instead of
+    /// [`Trace::drain`] to hold the observers' lock only briefly.
     pub fn read(&mut self, out: &mut [u8]) -> usize {
         let mut count = 0;
         for place in out {

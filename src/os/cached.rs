@@ -99,6 +99,13 @@ impl<M: Memory> Cached<M> {
         unsafe { ((*lists).token == self.depot.token()).then(|| Lists::bin(lists, class)) }
     }
 
+    /// Returns the largest request that is sure to succeed if the heap's largest free block has this many bytes.
+    fn sure_of(&self, largest: usize) -> usize {
+        let has_class =
+            Layout::from_size_align(largest, 1).is_ok_and(|layout| self.class_of(layout).is_some());
+        if has_class { longest_within(largest) } else { largest }
+    }
+
     /// Allocates a block of a class by the fast path.
     #[inline(always)]
     fn allocate_class(&self, class: usize) -> Option<NonNull<u8>> {
@@ -229,15 +236,12 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     pass_on!(|self| self.heap(); statistics, region, add_reserve, remembers, locks);
 
     fn largest_free(&self) -> usize {
-        let largest = self.heap().largest_free();
-        let has_class =
-            Layout::from_size_align(largest, 1).is_ok_and(|layout| self.class_of(layout).is_some());
-        if has_class { longest_within(largest) } else { largest }
+        self.sure_of(self.heap().largest_free())
     }
 
     fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         let error = self.heap().out_of_memory(layout);
-        OutOfMemory { largest_free: error.largest_free.min(self.largest_free()), ..error }
+        OutOfMemory { largest_free: self.sure_of(error.largest_free), ..error }
     }
 
     #[inline]

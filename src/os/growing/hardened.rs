@@ -9,6 +9,7 @@ use super::classes::SLOT;
 use super::empty;
 use super::ground::GRAIN;
 use super::own::Whose;
+use super::pages::Pages;
 use super::record::{self, FRESH, state_at};
 use super::spans::{NOTHING, WHOLE};
 use super::state::SHARED;
@@ -316,28 +317,33 @@ impl Hardened {
     /// The contract of [`Hardened::free`].
     #[inline(never)]
     unsafe fn free_large(&self, block: NonNull<u8>) -> Result<(), FreeError> {
-        let bytes = Growing::new().usable_size(block).ok_or(FreeError::NotABlock)?;
         let state = state_at(block.as_ptr()).ok_or(FreeError::Foreign)?;
-        if bytes > HIDDEN_FROM {
-            // Another thread may free it as well.
-            if state.swap(IS_HIDDEN, Ordering::Relaxed) == IS_HIDDEN {
-                return Err(FreeError::AlreadyFree);
+        let free = |pages: &mut Pages<Host>| {
+            let bytes = pages.large_size(block)?;
+            // SAFETY: the caller guarantees the block.
+            (bytes > HIDDEN_FROM || unsafe { pages.free_large(block) }).then_some(bytes)
+        };
+        let bytes = SHARED.with(free).ok_or(FreeError::NotABlock)?;
+        if bytes <= HIDDEN_FROM {
+            return Ok(());
+        }
+        // Another thread may free it as well.
+        if state.swap(IS_HIDDEN, Ordering::Relaxed) == IS_HIDDEN {
+            return Err(FreeError::AlreadyFree);
+        }
+        // SAFETY: the block is the caller's, and not used any more.
+        unsafe {
+            if bytes > PURGED_FROM {
+                SHARED.with(|pages| pages.purge_large(block));
             }
-            // SAFETY: the block is the caller's, and not used any more.
-            unsafe {
-                if bytes > PURGED_FROM {
-                    SHARED.with(|pages| pages.purge_large(block));
-                }
-                if protect(block, bytes, libc::PROT_NONE) {
-                    let place = &HIDDEN[(key(block) >> 56) as usize % HIDDEN_PLACES];
-                    self.show(place.swap(block.as_ptr(), Ordering::AcqRel));
-                    return Ok(());
-                }
+            if protect(block, bytes, libc::PROT_NONE) {
+                let place = &HIDDEN[(key(block) >> 56) as usize % HIDDEN_PLACES];
+                self.show(place.swap(block.as_ptr(), Ordering::AcqRel));
+                return Ok(());
             }
             state.store(FRESH, Ordering::Relaxed);
+            if SHARED.free_large(block) { Ok(()) } else { Err(FreeError::NotABlock) }
         }
-        // SAFETY: as above.
-        if unsafe { SHARED.free_large(block) } { Ok(()) } else { Err(FreeError::NotABlock) }
     }
 
     /// Frees a large block that was in a place of [`HIDDEN`], or does nothing if it is null.

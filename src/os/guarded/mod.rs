@@ -62,7 +62,7 @@ thread_local! {
 }
 
 impl<M> Guarded<M> {
-    /// Creates a front around `memory` that samples about one allocation in `period`; 1 samples all, as long as there are slots.
+    /// Creates a front around `memory` that samples about one allocation in `period`; 1 samples all while slots are free.
     ///
     /// # Panics
     ///

@@ -335,7 +335,7 @@ unsafe impl<L: Bottom> Tier for Pages<L> {
             return Err(FreeError::NotABlock);
         }
         // SAFETY: the page is open. A list damaged by the user may lead anywhere: the loop stops where the list leaves the page, and
-        // after as many steps as there are objects.
+        // after one step for each object.
         unsafe {
             let mut free = (*page).free as usize;
             for _ in 0..class.objects() {
