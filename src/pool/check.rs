@@ -134,15 +134,31 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             }
         }
         if self.options.checks.guard {
-            let fill = |&(address, bytes, _): &_| {
-                // SAFETY: the guards belong to the block, and no user accesses them.
-                unsafe { self.fill(address, bytes, GUARD, stream) }
-            };
-            if self.guards(state, record).iter().all(fill) {
-                state.extra.guarded.insert(number, ());
-            }
+            self.fill_guards(state, number);
         }
         Ok(())
+    }
+
+    /// Fills the guards of a block, which are checked when it is freed.
+    fn fill_guards(&self, state: &mut State<P, S>, number: u32) {
+        let record = state.record(number);
+        let stream = state.heap(usize::from(record.heap)).stream();
+        let fill = |&(address, bytes, _): &_| {
+            // SAFETY: the guards belong to the block, and no user accesses them.
+            unsafe { self.fill(address, bytes, GUARD, stream) }
+        };
+        if self.guards(state, record).iter().all(fill) {
+            state.extra.guarded.insert(number, ());
+        } else {
+            state.extra.guarded.remove(&number);
+        }
+    }
+
+    /// Fills the guards of a block that has moved, if the CPU checks them: it would read them before the stream has copied them.
+    pub(super) fn move_guards(&self, state: &mut State<P, S>, number: u32) {
+        if S::CPU_VISIBLE && state.extra.guarded.contains_key(&number) {
+            self.fill_guards(state, number);
+        }
     }
 
     /// Checks that the guards of a block are unchanged, if it has any.

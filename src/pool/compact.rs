@@ -166,6 +166,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             self.trace_move(state, number, to);
         }
         state.lanes[lane_of(heap)].records.swap_places(number, to);
+        self.move_guards(state, number);
         Ok(())
     }
 }

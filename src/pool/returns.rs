@@ -210,7 +210,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     fn keep(&self, state: &mut State<P, S>, number: u32) -> bool {
         let record = state.record(number);
         let (len, heap) = (record.len as usize, usize::from(record.heap));
-        if state.extra.classes.binary_search(&len).is_err() {
+        // An aligned block has a longer front guard than a request of the class.
+        if state.extra.classes.binary_search(&len).is_err() || self.options.checks.guard && record.align > 0 {
             return false;
         }
         state.record_mut(number).holder = Holder::Cached;

@@ -430,6 +430,8 @@ pub(super) struct Figures {
     pub counted: PoolStats,
     /// Freed bytes that wait for an event.
     pub waiting: Counter,
+    /// Bytes allocated for moved blocks, which are in no total of requests.
+    places: u64,
     active_peak: u64,
     inactive_peak: u64,
 }
@@ -453,6 +455,7 @@ impl Figures {
 
     /// Removes an allocated block from the totals, which count only requests.
     pub(super) fn no_request(&mut self, granted: u64, requested: u64) {
+        self.places += granted;
         self.counted.allocated.total -= granted;
         self.counted.requested.total -= requested;
         self.counted.blocks.total -= 1;
@@ -511,13 +514,14 @@ impl Figures {
 
     pub(super) fn stats(&self, largest_free: u64, calls: SourceCalls) -> PoolStats {
         let (active, PoolStats { allocated, reserved, .. }) = (self.active(), self.counted);
+        let total = allocated.total + self.places;
         PoolStats {
-            active: Counter { current: active, peak: self.active_peak, total: allocated.total },
+            active: Counter { current: active, peak: self.active_peak, total },
             inactive: Counter {
                 current: self.inactive(),
                 peak: self.inactive_peak,
                 // All bytes ever reserved, plus all bytes freed.
-                total: (reserved.total + allocated.total).saturating_sub(active),
+                total: (reserved.total + total).saturating_sub(active),
             },
             largest_free,
             // Each miss is either a satisfied or a failed request.

@@ -210,9 +210,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             return None;
         }
         let lengths = (request.len, 0)..=(request.len + request.len / 4, u32::MAX);
-        let aligned =
-            |number: u32| usize::from(state.record(number).align) >= request.align.trailing_zeros() as usize;
-        let &(_, number) = state.heap(heap).reusable.range(lengths).find(|&&(_, number)| aligned(number))?;
+        let wanted = request.align.trailing_zeros() as u8;
+        let suits = |&&(_, number): &&_| {
+            let align = state.record(number).align;
+            // The length of the front guard depends on the alignment.
+            align == wanted || align > wanted && !self.options.checks.guard
+        };
+        let &(_, number) = state.heap(heap).reusable.range(lengths).find(suits)?;
         self.forget(state, number);
         let granted = bytes_of::<P>(state.record(number).len as usize);
         state.note(heap, |figures| figures.arrive(granted));

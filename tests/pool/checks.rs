@@ -3,7 +3,7 @@
 use super::{KIB, MIB, pool};
 use allotment::pool::{
     Allocation, AnyPool as _, BlockState, Chain, DeviceAllocator, DevicePool, Direction, MemoryKind,
-    PoolError, PoolOptions, Stream as _,
+    PoolError, PoolOptions, Reuse, Stream as _,
 };
 use allotment::sim::{DeviceMemory, HostMemory};
 use std::sync::{Arc, Mutex};
@@ -30,6 +30,21 @@ fn writes_beside_a_block_are_found() {
         assert_eq!(pool.deallocate(block), Ok(()));
     }
     assert_eq!(pool.stats().blocks.current, 0, "all were freed");
+}
+
+/// A block kept for its class was aligned, so a request of the class would begin behind a longer guard.
+#[test]
+fn kept_blocks_have_the_guards_of_their_next_request() {
+    let host = HostMemory::new(16 * MIB);
+    let stream = host.stream();
+    let options = PoolOptions::new().reuse(Reuse::Basic).classes(&[8 * KIB]).guards(true);
+    let pool = DevicePool::new(host, options).unwrap();
+    for (bytes, align) in [(17 * 256, 4096), (32 * 256, 1), (17 * 256, 4096)] {
+        let block = pool.allocate_raw(bytes, align, &stream).unwrap();
+        assert_eq!(block.address() % align, 0);
+        (0..bytes).for_each(|at| write(block.address() + at, 7));
+        assert_eq!(pool.deallocate(block), Ok(()), "{bytes} bytes aligned to {align}");
+    }
 }
 
 #[test]

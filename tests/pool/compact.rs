@@ -49,6 +49,30 @@ fn a_compaction_keeps_contents_and_joins_what_is_free() {
     assert_eq!(fixed.address(), address);
 }
 
+/// Guards and fills are checked by the CPU, which sees a moved block before the stream has copied it.
+#[test]
+fn moved_blocks_are_checked() {
+    for options in [PoolOptions::new().guards(true), PoolOptions::new().fill(0xdd)] {
+        let host = HostMemory::new(64 * MIB);
+        let stream = host.stream();
+        let pool = DevicePool::new(host, options.small(0, 0)).unwrap();
+        pool.preallocate(8 * MIB, &stream).unwrap();
+        let mut handles: Vec<_> =
+            (0..40).map(|_| pool.allocate_movable(100 * KIB, &stream).unwrap()).collect();
+        let mut index = 0;
+        handles.retain(|_| (index % 4 == 3, index += 1).0);
+        assert!(pool.compact(stream.id()).unwrap() > 0);
+        let stats = pool.stats();
+        assert!(stats.active.current <= stats.active.total, "{stats}");
+        for handle in handles {
+            assert_eq!(pool.deallocate(handle.into_raw().unwrap()), Ok(()));
+        }
+        stream.run();
+        pool.collect();
+        assert_eq!(pool.stats().active.current, 0);
+    }
+}
+
 #[test]
 fn emptied_segments_can_go_back() {
     let device: DeviceMemory = DeviceMemory::new(64 * MIB);

@@ -8,7 +8,7 @@ pub use bump::TinyBump;
 use crate::error::FreeError;
 use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
-use crate::memory::{Done, Memory, allocator, refused_for_good};
+use crate::memory::{Done, Memory, allocator, forward::raised, refused_for_good};
 use crate::observe::{Counters, NoStatistics, Statistics, Stats};
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
@@ -297,6 +297,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> GlobalAll
     // The contract of `GlobalAlloc` excludes sizes of zero.
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let layout = raised(layout);
         let block = self.allocate_granules(granules(layout.size()), layout, false);
         if block.is_null() { refused_for_good(|| self.reason(layout)) } else { block }
     }
