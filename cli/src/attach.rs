@@ -6,6 +6,8 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use allotment_event::Header;
@@ -15,7 +17,8 @@ use defmt_decoder::{DecodeError, Table};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{Output, apart, writable};
+use crate::output::{Output, apart, is_standard, shown, told, writable};
+use crate::signals::{self, Asked};
 use crate::symbols::Resolver;
 use crate::view;
 
@@ -96,29 +99,35 @@ impl Follow {
     }
 }
 
-/// Runs `allotment attach` until the stream ends.
+/// Runs `allotment attach` until the stream ends, or ^C or another signal ends it. Returns the exit status.
 ///
 /// # Errors
 /// See [`Failure`]. The output contains everything received before.
-pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
-    if let Some(source) = &args.source {
-        apart(source, &args.output)?;
+pub fn attach(args: &AttachArgs) -> Result<u8, Failure> {
+    for input in args.source.iter().chain(&args.elf) {
+        apart("input", input, &args.output)?;
     }
     writable(&args.output).map_err(Failure::file(&args.output))?;
     if let Some(page) = &args.view {
-        if *page == args.output {
-            let page = page.display();
-            return Err(Failure::Other(format!(
-                "{page}: it is the trace as well: name another file for the page"
-            )));
+        if is_standard(&args.output) || is_standard(page) {
+            return Err(Failure::Other(
+                "--view draws a trace in a file as a page in a file: name both".into(),
+            ));
         }
-        apart(&args.output, page)?;
+        for input in args.source.iter().chain(&args.elf) {
+            apart("input", input, page)?;
+        }
+        apart("trace", &args.output, page)?;
+        writable(page).map_err(Failure::file(page))?;
     }
     let mut names = Resolver::of_firmware(args.elf.as_deref())?;
     let dictionary = args.elf.as_deref().map(dictionary).transpose()?.flatten();
-    let (mut stream, child) = source(args)?;
+    let (stream, child) = source(args)?;
     // An emulator must not keep running after an error.
     let mut child = Running(child);
+    // Until here a signal ends this tool at once: opening a pipe or a serial port may wait.
+    let asked = Asked::register()?;
+    let mut stream = Stream::new(stream, asked.clone());
     let name = match &args.source {
         Some(source) if source.as_os_str() == "-" => "standard input".into(),
         Some(source) => source.clone(),
@@ -126,6 +135,10 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     };
     let mut start = Vec::new();
     stream.by_ref().take(Header::SIZE as u64).read_to_end(&mut start).map_err(Failure::file(&name))?;
+    if let Some(signal) = asked.signal() {
+        say!("allotment: interrupted before a trace came");
+        return Ok(signals::status(signal));
+    }
     let is_trace = Header::is_at(&start);
     let stream = BufReader::new(Box::new(io::Cursor::new(start).chain(stream)) as Box<dyn Read>);
     let bytes: Box<dyn Read + '_> = match &dictionary {
@@ -140,18 +153,22 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     let records = Records::new(bytes, Limits::default()).map_err(Failure::trace(&name))?;
     let header = records.header().text().to_owned();
     if !records.is_binary() {
+        if let Some(signal) = asked.signal() {
+            say!("allotment: interrupted before a trace came");
+            return Ok(signals::status(signal));
+        }
         let what =
             "no trace came: it must be a binary trace, or a log with the parts of one (--elf for defmt)";
         return Err(Failure::Other(format!("{}: {what}", name.display())));
     }
     let mut writer = Writer::new(Output::in_place(&args.output)?);
-    let wrong = Failure::file(&args.output);
+    let wrong = Failure::file(shown(&args.output));
     if !header.is_empty() {
         writer.comment(&header).map_err(&wrong)?;
     }
     let (mut follow, mut stacks) = (Follow::default(), Stacks::default());
     let bar = crate::progress::spinner();
-    let (mut shown, mut error) = (Instant::now(), None);
+    let (mut drawn, mut error) = (Instant::now(), None);
     for record in records {
         match record {
             Ok((_, record)) => {
@@ -166,10 +183,10 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
                 break;
             }
         }
-        if shown.elapsed() > Duration::from_millis(100) {
+        if drawn.elapsed() > Duration::from_millis(100) {
             bar.set_message(line(&follow.figures));
             bar.tick();
-            shown = Instant::now();
+            drawn = Instant::now();
         }
     }
     bar.finish_and_clear();
@@ -178,23 +195,30 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     }
     // Keep the received events, even if the rest never arrives.
     writer.finish().map_err(&wrong)?.finish()?;
-    if let Some(error) = error {
-        return Err(error);
+    let signal = asked.signal();
+    match (error, signal) {
+        (Some(error), None) => return Err(error),
+        // A signal may cut a record.
+        (_, Some(_)) => say!("allotment: interrupted; what was received is kept"),
+        (None, None) => {}
     }
-    let ended = child.wait()?;
+    let status = match signal {
+        Some(signal) => signals::status(signal),
+        None => child.wait(&asked)?,
+    };
     if let Some(html) = &args.view {
         view::write_page(&args.output, html)?;
     }
-    let mut out = io::stdout().lock();
+    let mut out = told(&args.output);
     if args.json {
         crate::output::json(&mut out, &follow.figures)?;
     } else {
-        writeln!(out, "{}: {}", args.output.display(), line(&follow.figures))?;
+        writeln!(out, "{}: {}", shown(&args.output).display(), line(&follow.figures))?;
         if let Some(html) = &args.view {
             writeln!(out, "{}: the trace, drawn", html.display())?;
         }
     }
-    Ok(ended)
+    Ok(status)
 }
 
 fn line(figures: &Figures) -> String {
@@ -214,17 +238,22 @@ fn dictionary(path: &Path) -> Result<Option<Table>, Failure> {
 struct Running(Option<Child>);
 
 impl Running {
-    /// Waits for the process and returns whether it succeeded.
-    fn wait(&mut self) -> Result<bool, Failure> {
-        match self.0.take() {
-            None => Ok(true),
-            Some(mut child) => {
-                let status = child.wait()?;
+    /// Waits for the process, unless a signal comes first, and returns the exit status of this tool.
+    fn wait(&mut self, asked: &Asked) -> Result<u8, Failure> {
+        let Some(child) = &mut self.0 else { return Ok(0) };
+        loop {
+            if let Some(status) = child.try_wait()? {
+                self.0 = None;
                 if !status.success() {
                     say!("allotment: the program ended with {status}");
                 }
-                Ok(status.success())
+                return Ok(u8::from(!status.success()));
             }
+            if let Some(signal) = asked.signal() {
+                say!("allotment: interrupted; what was received is kept");
+                return Ok(signals::status(signal));
+            }
+            thread::sleep(LOOK);
         }
     }
 }
@@ -239,7 +268,70 @@ impl Drop for Running {
     }
 }
 
-fn source(args: &AttachArgs) -> Result<(Box<dyn Read>, Option<Child>), Failure> {
+/// The time between two looks for a signal.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Number of received parts that may wait to be read.
+const WAITING: usize = 8;
+
+/// A stream that ends when a signal asks this tool to end. A thread reads it, since a read may wait for ever.
+struct Stream {
+    parts: Receiver<io::Result<Vec<u8>>>,
+    part: io::Cursor<Vec<u8>>,
+    asked: Asked,
+    /// Number of parts that are still read after the signal.
+    left: usize,
+}
+
+impl Stream {
+    fn new(mut source: Box<dyn Read + Send>, asked: Asked) -> Self {
+        let (send, parts) = sync_channel(WAITING);
+        thread::spawn(move || {
+            let mut bytes = vec![0; 1 << 16];
+            loop {
+                let part = match source.read(&mut bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    read => read.map(|count| bytes[..count].to_vec()),
+                };
+                let is_last = part.as_ref().map_or(true, Vec::is_empty);
+                if send.send(part).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        Self { parts, part: io::Cursor::default(), asked, left: WAITING }
+    }
+
+    /// Waits for the next part; an empty one is the end.
+    fn next(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            if self.asked.signal().is_some() {
+                // What was received before counts, but a busy stream may never pause.
+                let part = if self.left == 0 { None } else { self.parts.try_recv().ok() };
+                self.left = self.left.saturating_sub(1);
+                return part.unwrap_or_else(|| Ok(Vec::new()));
+            }
+            match self.parts.recv_timeout(LOOK) {
+                Ok(part) => return part,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(Vec::new()),
+            }
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.part.read(buffer)?;
+        if count > 0 || buffer.is_empty() {
+            return Ok(count);
+        }
+        self.part = io::Cursor::new(self.next()?);
+        self.part.read(buffer)
+    }
+}
+
+fn source(args: &AttachArgs) -> Result<(Box<dyn Read + Send>, Option<Child>), Failure> {
     let Some(source) = &args.source else {
         let program = Path::new(&args.command[0]);
         let mut child = Command::new(program)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use allotment_trace::{Action, Checked, Stacks};
@@ -155,7 +155,7 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
         )));
     }
     let fine = !found.iter().any(|found| found.exceeded);
-    let mut out = io::stdout().lock();
+    let mut out = crate::text::stdout();
     if args.json {
         crate::output::json(&mut out, &found)?;
         return Ok(fine);

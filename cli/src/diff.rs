@@ -167,7 +167,7 @@ pub fn diff(args: &DiffArgs) -> Result<(), Failure> {
         scale,
         changes: Changes::of(before.as_ref(), &after, by, [1.0, scale]),
     };
-    let mut out = io::stdout().lock();
+    let mut out = crate::text::stdout();
     if args.json {
         crate::output::json(&mut out, &report)?;
     } else {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use allotment_trace::{Limits, Reader, Records, Stacks};
 use clap::Args;
@@ -18,6 +19,9 @@ pub struct Firmware {
     #[arg(long, value_name = "FIRMWARE")]
     pub elf: Option<PathBuf>,
 }
+
+/// Whether the standard input was read.
+static READ: AtomicBool = AtomicBool::new(false);
 
 /// A file to read, possibly a copy of the standard input.
 pub struct Input {
@@ -51,6 +55,10 @@ impl Input {
             return Self { path: file, shown: path.into(), firmware, _kept: None }.imported();
         }
         let shown = PathBuf::from("standard input");
+        if READ.swap(true, Ordering::Relaxed) {
+            let what = "standard input: it can be read only once: name a file for the other input";
+            return Err(Failure::Other(what.into()));
+        }
         let keep = || {
             let mut file = NamedTempFile::new()?;
             io::copy(&mut io::stdin().lock(), &mut file)?;

@@ -2,11 +2,11 @@
 
 #![deny(clippy::print_stderr)]
 
-/// Prints a line on the standard error. A failure to write it, such as a full disk, neither ends this tool nor changes its exit status.
+/// Prints a line on the standard error, with what a terminal could obey escaped. A failure to write it, such as a full disk, neither ends this tool nor changes its exit status.
 #[macro_export]
 macro_rules! say {
     ($($text:tt)*) => {
-        _ = ::std::io::Write::write_all(&mut ::std::io::stderr(), (format!($($text)*) + "\n").as_bytes())
+        _ = ::std::io::Write::write_all(&mut ::std::io::stderr(), ($crate::text::plain(&format!($($text)*)).into_owned() + "\n").as_bytes())
     };
 }
 
@@ -27,8 +27,10 @@ mod progress;
 #[cfg(target_os = "linux")]
 pub mod record;
 pub mod replay;
+mod signals;
 mod symbols;
 mod template;
+pub mod text;
 #[cfg(target_os = "linux")]
 pub mod top;
 mod units;

@@ -112,7 +112,10 @@ fn main() -> ExitCode {
         Command::Advise(args) => advise::advise(&args),
         Command::Endure(args) => endure::endure(&args),
         Command::Convert(args) => convert::convert(&args),
-        Command::Attach(args) => attach::attach(&args),
+        Command::Attach(args) => match attach::attach(&args) {
+            Ok(status) => return ExitCode::from(status),
+            Err(error) => Err(error),
+        },
         Command::Replay(args) => replay::replay(&args),
         Command::Who(args) => who::who(&args),
         Command::Diff(args) => diff::diff(&args).map(|()| true),

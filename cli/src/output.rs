@@ -1,7 +1,7 @@
 //! Writes files: only a complete file replaces an older one, and the extension of a trace's name selects its format and compression.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::write::GzEncoder;
@@ -9,6 +9,7 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
+use crate::text::Plain;
 
 /// Writes a value as human-readable JSON, and ends the line.
 ///
@@ -30,11 +31,41 @@ pub fn endings(path: &Path) -> (String, Option<&'static str>) {
     (path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default(), Some(outer))
 }
 
+/// Returns whether a path is `-`, which stands for the standard input or output.
+pub fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Returns a path's name in messages.
+pub fn shown(path: &Path) -> &Path {
+    if is_standard(path) { Path::new("standard output") } else { path }
+}
+
+/// Returns where to say what was written to `output`: the standard output unless that has it.
+pub fn told(output: &Path) -> Plain<Box<dyn Write>> {
+    Plain(if is_standard(output) { Box::new(io::stderr()) } else { Box::new(io::stdout().lock()) })
+}
+
+/// Checks that binary data for `output` do not go to a terminal.
+///
+/// # Errors
+/// If they would.
+pub fn no_terminal(output: &Path) -> Result<(), Failure> {
+    if is_standard(output) && io::stdout().is_terminal() {
+        let what = "standard output: a terminal shows no binary data: redirect it to a file or a pipe";
+        return Err(Failure::Other(what.into()));
+    }
+    Ok(())
+}
+
 /// Checks that a file can be written at `path`, without changing an existing file.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn writable(path: &Path) -> io::Result<()> {
+    if is_standard(path) {
+        return Ok(());
+    }
     let there = path.exists();
     // A device or a pipe is opened only once.
     if there && !path.metadata()?.is_file() {
@@ -48,24 +79,52 @@ pub fn writable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that `output` is not the file `input` under another name: writing it would destroy the input while it is read.
+/// Checks that `output` is not the file `input` under another name, whether or not it exists yet: writing it would destroy the input,
+/// which is the `role` of that file in the command.
 ///
 /// # Errors
 /// If both are the same file.
-pub fn apart(input: &Path, output: &Path) -> Result<(), Failure> {
-    #[cfg(unix)]
-    let known = |path: &Path| {
-        use std::os::unix::fs::MetadataExt as _;
-        // A terminal or a pipe can be both.
-        path.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| (file.dev(), file.ino()))
-    };
-    #[cfg(not(unix))]
-    let known = |path: &Path| path.canonicalize().ok().filter(|path| path.is_file());
-    if known(output).is_some_and(|there| known(input) == Some(there)) {
+pub fn apart(role: &str, input: &Path, output: &Path) -> Result<(), Failure> {
+    if is_standard(input) || is_standard(output) {
+        return Ok(());
+    }
+    if place(output).is_some_and(|there| place(input) == Some(there)) {
         let output = output.display();
-        return Err(Failure::Other(format!("{output}: it is the input as well: name another file to write")));
+        return Err(Failure::Other(format!(
+            "{output}: it is the {role} as well: name another file to write"
+        )));
     }
     Ok(())
+}
+
+/// What tells a file from others.
+#[derive(PartialEq, Eq)]
+enum Place {
+    #[cfg(unix)]
+    File(u64, u64),
+    Path(PathBuf),
+}
+
+/// Returns what tells a file from others; `None` for a terminal or a pipe, which can be read and written, and for paths without a folder.
+fn place(path: &Path) -> Option<Place> {
+    let Ok(there) = path.metadata() else {
+        // A link that leads nowhere makes its target.
+        if let Ok(target) = path.read_link() {
+            let target = folder(path).join(target);
+            return Some(Place::Path(folder(&target).canonicalize().ok()?.join(target.file_name()?)));
+        }
+        return Some(Place::Path(folder(path).canonicalize().ok()?.join(path.file_name()?)));
+    };
+    if !there.is_file() {
+        return None;
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        Some(Place::File(there.dev(), there.ino()))
+    }
+    #[cfg(not(unix))]
+    path.canonicalize().ok().map(Place::Path)
 }
 
 /// Compression level of zstd: traces repeat over distances that lower levels do not search.
@@ -94,14 +153,19 @@ enum Draft {
     /// A file without a name, of which nothing is left if this process is killed.
     #[cfg(target_os = "linux")]
     Unnamed(File, PathBuf),
-    /// A device or a pipe, or a file in a folder that allows no other.
-    InPlace(File),
+    /// A temporary file, and the device, the pipe or the standard output that receives its bytes, which no later ones can replace.
+    Aside(File, Box<dyn Write>),
+    /// A file in a folder that allows no other, or one whose beginning must survive.
+    InPlace(Box<dyn Write>),
 }
 
 impl Draft {
     fn create(path: &Path) -> io::Result<Self> {
         let old = path.metadata().ok();
-        if old.as_ref().is_some_and(|old| !old.is_file()) || (old.is_none() && path.is_symlink()) {
+        if is_standard(path) || old.as_ref().is_some_and(|old| !old.is_file()) {
+            return Ok(Self::Aside(tempfile::tempfile()?, opened(path)?));
+        }
+        if old.is_none() && path.is_symlink() {
             return Self::in_place(path);
         }
         // Keep a link, and replace its target.
@@ -111,8 +175,7 @@ impl Draft {
             Err(_) if old.is_some() => return Self::in_place(path),
             Err(error) => return Err(error),
         };
-        if let Some(old) = old {
-            let file = draft.file();
+        if let (Some(old), Some(file)) = (old, draft.file()) {
             #[cfg(unix)]
             {
                 use std::os::unix::fs::{MetadataExt as _, fchown};
@@ -146,15 +209,16 @@ impl Draft {
     }
 
     fn in_place(path: &Path) -> io::Result<Self> {
-        File::create(path).map(Self::InPlace)
+        opened(path).map(Self::InPlace)
     }
 
-    fn file(&mut self) -> &mut File {
+    fn file(&mut self) -> Option<&mut File> {
         match self {
-            Self::Beside(file, _) => file.as_file_mut(),
+            Self::Beside(file, _) => Some(file.as_file_mut()),
             #[cfg(target_os = "linux")]
-            Self::Unnamed(file, _) => file,
-            Self::InPlace(file) => file,
+            Self::Unnamed(file, _) => Some(file),
+            Self::Aside(file, _) => Some(file),
+            Self::InPlace(_) => None,
         }
     }
 
@@ -173,18 +237,44 @@ impl Draft {
                 named.persist(place).map_err(|error| error.error)
             }
             Self::Beside(file, place) => file.persist(place).map(drop).map_err(|error| error.error),
-            Self::InPlace(_) => Ok(()),
+            Self::Aside(mut file, mut to) => {
+                file.rewind()?;
+                let mut file = BufReader::new(file);
+                // In lines, so that no character is divided.
+                let mut line = Vec::new();
+                while file.by_ref().take(1 << 20).read_until(b'\n', &mut line)? > 0 {
+                    to.write_all(&line)?;
+                    line.clear();
+                }
+                to.flush()
+            }
+            Self::InPlace(mut file) => file.flush(),
         }
     }
 }
 
+/// Opens a file to be written from its beginning, or the standard output.
+fn opened(path: &Path) -> io::Result<Box<dyn Write>> {
+    Ok(match is_standard(path) {
+        true if io::stdout().is_terminal() => Box::new(Plain(io::stdout())),
+        true => Box::new(io::stdout()),
+        false => Box::new(File::create(path)?),
+    })
+}
+
 impl Write for Draft {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file().write(bytes)
+        match self {
+            Self::InPlace(file) => file.write(bytes),
+            draft => draft.file().map_or(Ok(0), |file| file.write(bytes)),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Self::InPlace(file) => file.flush(),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -243,6 +333,7 @@ impl Output {
                 None => Sink::Plain(BufWriter::new(file)),
             })
         };
+        let path = shown(path);
         Ok(Self { path: path.into(), sink: create().map_err(Failure::file(path))? })
     }
 

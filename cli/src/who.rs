@@ -89,7 +89,7 @@ pub fn who(args: &WhoArgs) -> Result<bool, Failure> {
         )));
     }
     let mut holders = holders(&profile, args.by);
-    let mut out = io::stdout().lock();
+    let mut out = crate::text::stdout();
     if args.json {
         let report = Report {
             name: profile.name.clone(),

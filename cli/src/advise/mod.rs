@@ -314,7 +314,7 @@ fn suggested(
 }
 
 fn print(advice: &Advice, args: &AdviseArgs) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = crate::text::stdout();
     if args.json {
         return crate::output::json(&mut out, advice);
     }
@@ -420,7 +420,7 @@ fn warnings(out: &mut impl Write, advice: &Advice, ram: Option<usize>) -> io::Re
         writeln!(out, "\nwarning: {left} blocks of {bytes} B were never freed; most of them:")?;
     }
     for Leak { size, tag, blocks, bytes, growing } in advice.leaks.iter().take(5) {
-        let tag = tag.as_ref().map_or(String::new(), |tag| format!(", tag `{}`", tag.escape_debug()));
+        let tag = tag.as_ref().map_or(String::new(), |tag| format!(", tag `{tag}`"));
         let growing = if *growing { ", more all the time" } else { "" };
         writeln!(out, "  {blocks} asked for {size} B{tag}: {bytes} B{growing}")?;
     }

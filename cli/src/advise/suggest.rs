@@ -15,6 +15,7 @@ use super::run::{Life, Run};
 use super::warn::Leak;
 use crate::replay::arena::Arena;
 use crate::replay::subject::Entry;
+use crate::text::plain;
 
 /// Kinds of suggestions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -103,8 +104,7 @@ fn leak(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
         let program = bench.run.changed(|_, life, op| (!is(life)).then_some(op));
         let bytes_saved = bench.saves(&program);
         if bytes_saved > 0 {
-            let tag =
-                leak.tag.as_ref().map_or(String::new(), |tag| format!(" under `{}`", tag.escape_debug()));
+            let tag = leak.tag.as_ref().map_or(String::new(), |tag| format!(" under `{}`", plain(tag)));
             let (blocks, size) = (leak.blocks, leak.size);
             let text =
                 format!("free the blocks of {size} B{tag}: {blocks} were not, and more came all the time");

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::input::{Firmware, Input};
-use crate::output::{Output, apart, endings, writable};
+use crate::output::{Output, apart, endings, no_terminal, shown, told, writable};
 use crate::profile::{Measure, Profile};
 use snapshot::Snapshot;
 
@@ -118,8 +118,11 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     };
     let input = Input::new(&args.input)?.of(&args.firmware);
     let mut records = input.records()?;
-    apart(&args.input, &args.output)?;
-    writable(&args.output).map_err(Failure::file(&args.output))?;
+    apart("input", &args.input, &args.output)?;
+    if matches!(form, Form::Binary | Form::Pprof | Form::Pytorch) {
+        no_terminal(&args.output)?;
+    }
+    writable(&args.output).map_err(Failure::file(shown(&args.output)))?;
     // An empty trace, or a trace with an invalid start, creates no file and leaves an existing one unchanged.
     match records.next() {
         None => return Err(input.empty()),
@@ -129,14 +132,17 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     if matches!(form, Form::Folded | Form::Pprof | Form::Dhat | Form::Pytorch) {
         return profile(&input, form, args);
     }
-    let mut report = pass(&input, form, &args.output, None)?;
-    if let Some(cut) = report.cut.take() {
+    let (mut report, mut file) = pass(&input, form, &args.output, None)?;
+    let cut = report.cut.take();
+    if cut.is_some() {
         // The header states the number of events.
         let events = report.events;
-        report = pass(&input, form, &args.output, Some(events))?;
-        input.warn(Some(&cut), "the events before that are written");
+        drop(file);
+        (report, file) = pass(&input, form, &args.output, Some(events))?;
     }
-    let mut out = io::stdout().lock();
+    file.finish()?;
+    input.warn(cut.as_ref(), "the events before that are written");
+    let mut out = told(&args.output);
     if args.json {
         crate::output::json(&mut out, &report)?;
     } else {
@@ -144,7 +150,7 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
         writeln!(
             out,
             "{}: {events} events, {failures} failures, {notes} lines of notes, {lost} events lost",
-            args.output.display()
+            shown(&args.output).display()
         )?;
     }
     Ok(true)
@@ -155,19 +161,19 @@ fn profile(input: &Input, form: Form, args: &ConvertArgs) -> Result<bool, Failur
     let mut file = Output::create(&args.output)?;
     let (events, stacks) = if form == Form::Pytorch {
         let snapshot = Snapshot::read(input)?;
-        snapshot.write(&mut file).map_err(Failure::file(&args.output))?;
+        snapshot.write(&mut file).map_err(Failure::file(shown(&args.output)))?;
         snapshot.counts()
     } else {
         let profile = Profile::read(input, None)?;
-        profiles::write(&profile, form, args.by, &mut file).map_err(Failure::file(&args.output))?;
+        profiles::write(&profile, form, args.by, &mut file).map_err(Failure::file(shown(&args.output)))?;
         (profile.events, profile.by_stack.iter().skip(1).filter(|costs| costs.calls > 0).count())
     };
     file.finish()?;
-    let mut out = io::stdout().lock();
+    let mut out = told(&args.output);
     if args.json {
         crate::output::json(&mut out, &serde_json::json!({ "events": events, "stacks": stacks }))?;
     } else {
-        writeln!(out, "{}: {events} events, {stacks} stacks", args.output.display())?;
+        writeln!(out, "{}: {events} events, {stacks} stacks", shown(&args.output).display())?;
     }
     Ok(true)
 }
@@ -191,8 +197,8 @@ fn form_of(path: &Path) -> Result<Form, Failure> {
     })
 }
 
-/// Converts the input in one pass. `events`, if given, replaces the number in the header.
-fn pass(input: &Input, form: Form, output: &Path, events: Option<u64>) -> Result<Report, Failure> {
+/// Converts the input in one pass, without the end of the output. `events`, if given, replaces the number in the header.
+fn pass(input: &Input, form: Form, output: &Path, events: Option<u64>) -> Result<(Report, Output), Failure> {
     let records = input.records()?;
     let header = match events {
         Some(events) => records.header().with("events", events),
@@ -200,8 +206,7 @@ fn pass(input: &Input, form: Form, output: &Path, events: Option<u64>) -> Result
     };
     let mut file = Output::create(output)?;
     let report = write(records, &header, form, input, output, &mut file)?;
-    file.finish()?;
-    Ok(report)
+    Ok((report, file))
 }
 
 fn write(
@@ -223,7 +228,7 @@ fn write(
             let mut text = writer.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
             text.rewind()?;
             let wrong = |error| match error {
-                BinaryError::Output(error) => Failure::file(output)(error),
+                BinaryError::Output(error) => Failure::file(shown(output))(error),
                 source => Failure::Binary { path: input.shown().into(), source },
             };
             let mut records =
@@ -236,14 +241,14 @@ fn write(
             begin(&mut writer, header)?;
             Box::new(writer)
         }
-        Form::Chrome => Box::new(chrome::Chrome::new(file, header).map_err(Failure::file(output))?),
+        Form::Chrome => Box::new(chrome::Chrome::new(file, header).map_err(Failure::file(shown(output)))?),
         // The remaining formats have no events.
         Form::Massif | Form::Folded | Form::Pprof | Form::Dhat | Form::Pytorch => {
             Box::new(massif::Massif::new(file, header))
         }
     };
     pour(&mut records, input, output, &mut *sink, &mut report)?;
-    sink.finish().map_err(Failure::file(output))?;
+    sink.finish().map_err(Failure::file(shown(output)))?;
     Ok(report)
 }
 
@@ -265,10 +270,10 @@ fn pour(
         if let (Record::Stack(line), Some(_)) = (&record, input.firmware()) {
             stacks.read(line);
         }
-        sink.record(&record).map_err(Failure::file(output))?;
+        sink.record(&record).map_err(Failure::file(shown(output)))?;
     }
     for line in input.name(&mut stacks)? {
-        sink.record(&Record::Stack(line)).map_err(Failure::file(output))?;
+        sink.record(&Record::Stack(line)).map_err(Failure::file(shown(output)))?;
     }
     report.cut = records.take_cut();
     Ok(())

@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::advise::run::Run;
 use crate::failure::Failure;
 use crate::input::Input;
+use crate::output::apart;
 use crate::replay::subject::{Keep, entry};
 use crate::replay::{self, run};
 use crate::table;
@@ -143,6 +144,7 @@ const WORTH: usize = 50;
 /// A [`Failure`] with the message for the user.
 pub fn endure(args: &EndureArgs) -> Result<bool, Failure> {
     if let Some(path) = &args.output {
+        apart("input", &args.trace, path)?;
         picture::check(path)?;
     }
     let forecast = forecast(args)?;
@@ -326,7 +328,7 @@ fn keeps(args: &EndureArgs, run: &Run, model: &Model, can: bool) -> Result<Vec<O
 }
 
 fn print(forecast: &Forecast, args: &EndureArgs) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = crate::text::stdout();
     if args.json {
         return crate::output::json(&mut out, forecast);
     }

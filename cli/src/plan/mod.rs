@@ -26,9 +26,9 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::output::{apart, writable};
+use crate::text::stdout;
 use crate::units::{at_least_one, parse_alignment, parse_limit};
 
 pub use error::PlanError;
@@ -318,12 +318,11 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
 }
 
 fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
-    let mut out: Box<dyn Write> =
-        if args.json { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) };
+    let mut out: Box<dyn Write> = if args.json { Box::new(io::sink()) } else { Box::new(stdout()) };
     // Report errors of the output before the search, not after it.
     let kind = args.output.as_deref().map(|path| check_output(path, args)).transpose()?;
     if let Some(path) = &args.output {
-        apart(&args.input, path).map_err(|error| PlanError::Option(error.to_string()))?;
+        apart("input", &args.input, path).map_err(|error| PlanError::Option(error.to_string()))?;
     }
     let source = read_source(args)?;
     if kind == Some("tflite") && !matches!(source, Source::Model { tflite: true, .. }) {
@@ -431,7 +430,7 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
         );
     }
     if args.json {
-        let mut out = io::stdout().lock();
+        let mut out = stdout();
         crate::output::json(&mut out, &figures)?;
     }
     Ok(kept)
@@ -460,7 +459,7 @@ fn origin(args: &PlanArgs, source: &Source) -> Vec<String> {
 
 /// Lets the first ^C end the search, and the second the program.
 fn interruptible(options: &Options) -> io::Result<()> {
-    for signal in [SIGINT, SIGTERM] {
+    for signal in crate::signals::ending() {
         let flag = options.interrupt.clone();
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, flag.clone())?;
         signal_hook::flag::register(signal, flag)?;

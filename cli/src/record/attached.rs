@@ -17,7 +17,7 @@ use object::elf::{R_X86_64_64, R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT};
 use object::read::ReadCache;
 use object::{Object, ObjectSegment, ObjectSymbol, ObjectSymbolTable, RelocationFlags, RelocationTarget};
 use rustix::process::Pid;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR2};
+use signal_hook::consts::{SIGQUIT, SIGTSTP, SIGUSR2};
 
 use super::raw::is_complete;
 use super::run::{Ended, named};
@@ -315,7 +315,7 @@ pub fn readable(process: u32, library: &Path, files: &Path) -> Result<PathBuf, F
 /// If the system does not allow it, or the library cannot be loaded into the process: what to do.
 pub fn record(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Ended, Failure> {
     let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR2] {
+    for signal in crate::signals::ending().chain([SIGQUIT, SIGUSR2]) {
         signal_hook::flag::register(signal, stopped.clone())?;
     }
     // This tool must not sleep while a thread of the process waits for it.

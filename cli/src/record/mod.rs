@@ -270,7 +270,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
         }
     }
     if args.json {
-        let mut out = io::stdout().lock();
+        let mut out = crate::text::stdout();
         crate::output::json(&mut out, &report)?;
     } else {
         summary(&report, args.children);
@@ -399,8 +399,9 @@ enum Kept {
 }
 
 impl Kept {
-    fn new(binary: bool) -> io::Result<Self> {
-        let file = io::BufWriter::with_capacity(1 << 18, tempfile::tempfile()?);
+    /// Begins a file in the recording's folder, which the recording has already written to.
+    fn new(folder: &Path, binary: bool) -> io::Result<Self> {
+        let file = io::BufWriter::with_capacity(1 << 18, tempfile::tempfile_in(folder)?);
         Ok(if binary { Self::Binary(BinaryWriter::of_numbers(file)) } else { Self::Text(Writer::new(file)) })
     }
 
@@ -446,7 +447,7 @@ impl Conversion {
     fn new(raw: &Path, output: &Path, args: &RecordArgs) -> Result<Self, Failure> {
         Ok(Self {
             follower: Follower::new(raw, args.addresses, args.has_stacks())?,
-            writer: Kept::new(endings(output).0 == "bin" && !args.addresses)?,
+            writer: Kept::new(raw.parent().unwrap_or(raw), endings(output).0 == "bin" && !args.addresses)?,
             stacks: Stacks::default(),
             named: !args.no_symbols,
         })

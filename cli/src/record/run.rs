@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use allotment_trace::Header;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
+use crate::signals;
 
 /// Offset of the sample's mean in that page; the library does not read it.
 const SAMPLE: u64 = 16;
@@ -136,10 +137,8 @@ pub fn run(
     meanwhile: &mut dyn FnMut(u32),
 ) -> Result<Ended, Failure> {
     let (tell, messages) = channel();
-    // Signals that a shell or `nohup` made this program ignore stay ignored.
-    let ignored = ignored();
-    let wanted = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
-    let signals = Signals::new(wanted.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0))?;
+    let signals =
+        Signals::new(signals::ending().chain([SIGUSR1, SIGUSR2].into_iter().filter(signals::heeded)))?;
     let handle = signals.handle();
     // Processes that the program leaves behind become ours, so that they can be ended with it.
     let own = set_child_subreaper(Some(getpid())).is_ok();
@@ -182,7 +181,7 @@ pub fn run(
     let left = left();
     let status = match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
-        (None, signal) => 128_u8.wrapping_add(signal.unwrap_or(0) as u8),
+        (None, signal) => signals::status(signal.unwrap_or(0)),
     };
     Ok(Ended { process, status, interrupted: run.interrupted, left })
 }
@@ -302,13 +301,6 @@ impl Run<'_> {
             let _ = kill_process(process, signal);
         }
     }
-}
-
-/// Returns the signals that this program ignores, one bit each.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Ends all processes that the program has left: kindly, and after a second by force.

@@ -242,7 +242,7 @@ fn times(
 }
 
 fn print(report: &Report, json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = crate::text::stdout();
     if json {
         return crate::output::json(&mut out, report);
     }

@@ -12,18 +12,18 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use signal_hook::consts::SIGINT;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT};
 use tempfile::TempDir;
 
 use crate::failure::Failure;
 use crate::profile::Measure;
 use crate::record::Running;
+use crate::signals::{self, Asked};
 use crate::units::{at_least_one, parse_bytes};
 use follow::{Follow, Moment};
 use screen::Screen;
@@ -104,31 +104,37 @@ impl Recorder {
         }
         Ok(match (status.code(), status.signal()) {
             (Some(code), _) => code as u8,
-            (None, signal) => 128_u8.wrapping_add(signal.unwrap_or(0) as u8),
+            (None, signal) => signals::status(signal.unwrap_or(0)),
         })
+    }
+
+    /// Ends the recording, and with it the program.
+    fn end(&mut self, signal: Signal) {
+        if let (Ok(None), Some(process)) =
+            (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed()))
+        {
+            // It may have ended at this moment.
+            let _ = kill_process(process, signal);
+        }
     }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // This also ends the program, if it still runs.
-        if let (Ok(None), Some(process)) =
-            (self.child.try_wait(), rustix::process::Pid::from_raw(self.child.id().cast_signed()))
-        {
-            let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
-            let _ = self.child.wait();
-        }
+        self.end(Signal::TERM);
+        let _ = self.child.wait();
     }
 }
+
+/// The time for ^C, which a terminal sends to the recording as well, to end the program in all its steps.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Runs `allotment top` and returns the program's exit status.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub fn top(args: &TopArgs) -> Result<u8, Failure> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    // ^C also reaches the recording, which ends the program.
-    signal_hook::flag::register(SIGINT, stopped.clone())?;
+    let asked = Asked::register()?;
     let started = args.pid.map(Running::of_process).transpose()?.flatten();
     let is_there = args.recording.is_some() || started.is_some();
     let mut recorder = if is_there { None } else { Some(Recorder::start(args)?) };
@@ -147,7 +153,24 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
     let mut follow: Option<Follow> = None;
     let mut screen = Screen::new(io::stdout().is_terminal() && !args.json, args.top, args.by);
     let mut next = Instant::now() + args.interval;
+    let mut pass_on: Option<(Instant, Signal)> = None;
+    let mut passed_on = false;
     loop {
+        let signal = asked.signal();
+        match signal {
+            Some(SIGINT) => {
+                pass_on.get_or_insert((Instant::now() + PATIENCE, Signal::TERM));
+            }
+            Some(SIGHUP) => pass_on = Some((Instant::now(), Signal::HUP)),
+            Some(_) => pass_on = Some((Instant::now(), Signal::TERM)),
+            None => {}
+        }
+        if let (Some(recorder), Some((_, signal))) =
+            (&mut recorder, pass_on.filter(|(when, _)| !passed_on && *when <= Instant::now()))
+        {
+            recorder.end(signal);
+            passed_on = true;
+        }
         let ended = match &mut recorder {
             Some(recorder) => recorder.child.try_wait()?,
             None => None,
@@ -160,9 +183,7 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
             Follow::go_on(&mut follow, path, others.saturating_sub(1))?;
         }
         let gone = file.is_none() && recorder.is_none();
-        let over = ended.is_some()
-            || gone
-            || (recorder.is_none() && stopped.load(std::sync::atomic::Ordering::Relaxed));
+        let over = ended.is_some() || gone || (recorder.is_none() && signal.is_some());
         if Instant::now() >= next || over {
             if let Some(follow) = &mut follow {
                 let moment = follow.moment(args.by)?;
@@ -174,7 +195,8 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
             screen.close()?;
             return match (&mut recorder, ended) {
                 (Some(recorder), Some(status)) => Ok(recorder.finish(status, args.output.is_some())?),
-                _ => Ok(0),
+                // ^C is the way to end a look at a recording.
+                _ => Ok(signal.filter(|&signal| signal != SIGINT).map_or(0, signals::status)),
             };
         }
         thread::sleep(args.interval.min(Duration::from_millis(20)));
@@ -183,7 +205,7 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
 
 fn show(screen: &mut Screen, moment: &Moment, args: &TopArgs) -> Result<(), Failure> {
     if args.json {
-        let mut out = io::stdout().lock();
+        let mut out = crate::text::stdout();
         serde_json::to_writer(&mut out, &moment.first(args.top)).map_err(io::Error::from)?;
         writeln!(out)?;
         return Ok(out.flush()?);

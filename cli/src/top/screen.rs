@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use super::follow::{Line, Moment};
 use crate::profile::Measure;
+use crate::text::plain;
 
 /// Rows of the chart.
 const ROWS: usize = 5;
@@ -22,6 +23,13 @@ pub struct Screen {
     by: Measure,
     live: VecDeque<u64>,
     opened: bool,
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // An error comes with a message, which belongs on the usual screen.
+        let _ = self.close();
+    }
 }
 
 impl Screen {
@@ -81,7 +89,7 @@ impl Screen {
         lines.push(format!("{:>11} {:>12} {:>9}  {}{what}", "live", "grows /s", "blocks", self.by.meaning()));
         let room = height.saturating_sub(lines.len() + 1).min(self.lines);
         lines.extend(moment.lines.iter().take(room).map(|line| self.row(line)));
-        lines.into_iter().map(|line| line.chars().take(width).collect()).collect()
+        lines.into_iter().map(|line| plain(&line).chars().take(width).collect()).collect()
     }
 
     fn row(&self, line: &Line) -> String {

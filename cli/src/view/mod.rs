@@ -30,7 +30,7 @@ use crate::advise::{self, Gathering};
 use crate::diff::{Changes, Length};
 use crate::failure::Failure;
 use crate::input::{Firmware, Input};
-use crate::output::{apart, writable};
+use crate::output::{apart, is_standard, shown, told, writable};
 use crate::profile::{Counting, Measure, Profile};
 use crate::progress;
 use crate::units::{at_least_one, parse_bytes};
@@ -100,10 +100,14 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
         Some(after) => (after, Some((&*args.trace, args.per))),
         None => (&args.trace, None),
     };
+    if args.json && args.output.as_deref().is_some_and(is_standard) {
+        let what = "standard output: it gets the data with --json: name a file for the page";
+        return Err(Failure::Other(what.into()));
+    }
     let output = args.output.clone().or_else(|| (!args.json).then(|| beside(trace)));
     if let Some(path) = &output {
-        apart(&args.trace, path)?;
-        apart(trace, path)?;
+        apart("input", &args.trace, path)?;
+        apart("input", trace, path)?;
         if let Err(error) = writable(path) {
             if args.output.is_none() {
                 // The page would lie beside the trace, of which something may be wrong too, and that is better to say.
@@ -120,14 +124,14 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
         args.events,
         args.time_limit,
     )?;
-    let mut out = io::stdout().lock();
     if let Some(path) = &output {
-        crate::output::write(path, page(&report)?).map_err(Failure::file(path))?;
+        crate::output::write(path, page(&report)?).map_err(Failure::file(shown(path)))?;
         if !args.json {
-            summary(&mut out, path, &report, args.arena.is_some())?;
+            summary(&mut told(path), shown(path), &report, args.arena.is_some())?;
         }
     }
     if args.json {
+        let mut out = crate::text::stdout();
         serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     }

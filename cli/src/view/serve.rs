@@ -38,7 +38,7 @@ pub fn serve(
     let waiting = "<!doctype html><title>allotment view</title><p>No events have come yet.".to_owned();
     let html = if first { waiting } else { draw(false)? };
     let drawn = Mutex::new(Drawn { html, goes_on: first });
-    let mut out = io::stdout().lock();
+    let mut out = crate::text::stdout();
     match server.server_addr().to_ip() {
         Some(address) => writeln!(out, "http://{address}/ shows {}; ^C ends it", trace.display())?,
         None => return Err(Failure::Other("the server has no address".into())),

@@ -1,7 +1,7 @@
 //! `allotment attach`.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use crate::{data, files, json, printed, refused};
@@ -81,4 +81,60 @@ fn what_came_before_a_break_is_kept() {
     assert!(kept.len() > text.len() / 3 && text.starts_with(&kept));
     fs::write(&cut, "no trace here\n").unwrap();
     assert!(refused(["attach", &cut, "-o", &out]).1.contains("no trace came"));
+}
+
+/// A device sends until someone ends the command, which keeps what has come.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_ends_the_stream() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let (folder, bytes, text) = sent();
+    let [out, page, half] = ["out.trace.zst", "page.html", "half.bin"]
+        .map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    fs::write(&half, &bytes[..bytes.len() / 2]).unwrap();
+    let begin = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_allotment"));
+        command
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let send = |process: u32, signal| {
+        kill_process(Pid::from_raw(process.cast_signed()).unwrap(), signal).unwrap();
+    };
+    // The emulator says on the standard error that all it has was read.
+    let emulator = format!("cat '{half}'; sleep 0.5; echo sent $$ >&2; exec sleep 600");
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let mut child = begin(&["attach", "-o", &out, "--view", &page, "--", "sh", "-c", &emulator]);
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        send(child.id(), signal);
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut said, &mut rest).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{rest}");
+        assert!(rest.contains("allotment: interrupted; what was received is kept"), "{rest}");
+        let kept = printed(["convert", &out, "-", "--to", "text"]);
+        // The header has the number of events.
+        let events = |text: &str| text.split_once('\n').unwrap().1.to_owned();
+        let (kept, all) = (events(&kept), events(&text));
+        assert!(kept.len() > all.len() / 3 && all.starts_with(&kept), "{} of {}", kept.len(), all.len());
+        assert!(fs::read_to_string(&page).unwrap().starts_with("<!"));
+        assert!(String::from_utf8(output.stdout).unwrap().contains(" events, 0 lost"));
+        let emulator = line.trim().rsplit(' ').next().unwrap();
+        assert!(!fs::exists(format!("/proc/{emulator}")).unwrap(), "{line}");
+    }
+    // Before anything has come there is nothing to keep.
+    let [none] = ["none.trace"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let mut child = begin(&["attach", "-o", &none, "--", "sh", "-c", "echo sent >&2; exec sleep 600"]);
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    send(child.id(), Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(!fs::exists(&none).unwrap());
 }

@@ -132,3 +132,74 @@ fn dhat_and_folded_keep_to_their_schemas() {
         assert!(!names.is_empty() && figure.parse::<u64>().is_ok(), "{line}");
     }
 }
+
+/// `-` is the standard output, which then has nothing else; a cut input is written once.
+#[test]
+fn the_standard_output_has_what_is_written() {
+    let (folder, [file, cut, page]) = files(["t.trace", "cut.bin", "page.html"]);
+    let run = |args: &[&str]| {
+        let output = crate::allotment_in(folder.path(), args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        (output.stdout, String::from_utf8(output.stderr).unwrap())
+    };
+    let espeak = data("espeak.trace.zst");
+    let espeak = espeak.to_str().unwrap();
+    for form in ["text", "binary", "chrome", "massif", "folded", "pprof", "dhat", "pytorch"] {
+        run(&["convert", espeak, &file, "--to", form]);
+        let (written, said) = run(&["convert", espeak, "-", "--to", form, "--json"]);
+        assert!(written == std::fs::read(&file).unwrap(), "{form}");
+        assert!(said.contains("\"events\": 2317"), "{said}");
+    }
+    run(&["convert", espeak, &file, "--to", "binary"]);
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    let (written, _) = run(&["convert", &cut, "-", "--to", "text"]);
+    run(&["convert", &cut, &file, "--to", "text"]);
+    assert_eq!(String::from_utf8(written).unwrap(), std::fs::read_to_string(&file).unwrap());
+    run(&["view", espeak, "-o", &page, "--time-limit", "0s"]);
+    let (written, said) = run(&["view", espeak, "-o", "-", "--time-limit", "0s"]);
+    assert!(
+        written == std::fs::read(&page).unwrap() && said.contains("standard output: 2317 events"),
+        "{said}"
+    );
+    assert!(!folder.path().join("-").exists());
+}
+
+/// A name from a trace does not control a terminal, in text or JSON.
+#[test]
+fn names_do_not_control_the_terminal() {
+    let (folder, [trace, after, budget]) = files(["t\u{1b}[31m.trace", "after.trace", "budget.toml"]);
+    let mut text = String::from("# name=n\u{1b}[2J\n");
+    text += "# module 1 0 0 m\u{1b}c\n";
+    for n in 0..40 {
+        text += &format!("a {n} 100 8 evil\u{1b}]0;title\u{7}\u{9b}31m\u{202e}\n");
+    }
+    std::fs::write(&trace, &text).unwrap();
+    std::fs::write(&after, text + "a 99 5000 8 evil\u{1b}[2J\n").unwrap();
+    std::fs::write(&budget, "[[tag]]\nname = \"evil\\u001b[2J\"\nlive = 1\n").unwrap();
+    let mut seen = 0;
+    let commands: [&[&str]; 12] = [
+        &["who", &trace],
+        &["who", &trace, "--json"],
+        &["diff", &trace, &after],
+        &["diff", &trace, &after, "--json"],
+        &["budget", &after, "--file", &budget],
+        &["budget", &after, "--file", &trace],
+        &["advise", &trace, "--time-limit", "2s", "--rounds", "0"],
+        &["replay", &trace, "--rounds", "0"],
+        &["view", &trace, "-o", "x.html", "--time-limit", "0s"],
+        &["view", &trace, "--json", "--time-limit", "0s"],
+        &["plan", &trace, "--quiet", "--explain"],
+        &["who", "none\u{1b}[31m.trace"],
+    ];
+    for command in commands {
+        let output = crate::allotment_in(folder.path(), command);
+        for said in [output.stdout, output.stderr] {
+            let said = String::from_utf8(said).unwrap();
+            let obeyed = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+            assert!(!said.contains(obeyed), "{command:?}: {said:?}");
+            seen += said.matches("\\u001b").count();
+        }
+    }
+    assert!(seen > 12, "{seen}");
+}

@@ -45,6 +45,11 @@ fn allotment<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Ou
     Command::new(env!("CARGO_BIN_EXE_allotment")).args(args).output().unwrap()
 }
 
+/// Runs `allotment` in a folder.
+fn allotment_in(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_allotment")).args(args).current_dir(folder).output().unwrap()
+}
+
 /// What it prints if all goes well.
 fn printed<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
     let output = allotment(args);

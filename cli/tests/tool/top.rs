@@ -152,6 +152,44 @@ fn a_process_is_recorded_from_now_on() {
     assert!(moments.any(|moment| has(&moment)));
 }
 
+/// Waits until something holds, and fails after a minute.
+fn soon(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Neither the program nor a file of the recording is left, whichever signal ends the tool.
+#[test]
+fn a_signal_ends_the_program_and_its_recording() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let (folder, [program, number]) = files(["leak", "number"]);
+    compiled(&program);
+    for (signal, status) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
+        let temporary = folder.path().join(format!("tmp-{status}"));
+        fs::create_dir(&temporary).unwrap();
+        let script =
+            format!("echo $$ > '{number}.new'; mv '{number}.new' '{number}'; exec '{program}' 100000");
+        let args = ["top", "--json", "--interval", "100ms", "--", "sh", "-c", &script];
+        let child = command(&args).env("TMPDIR", &temporary).stdout(Stdio::piped()).spawn().unwrap();
+        let mut watch = Ended(child);
+        let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
+        let reads_on = |line: &str| line.contains("remember");
+        assert!(lines.by_ref().any(|line| reads_on(&line.unwrap())));
+        let process = fs::read_to_string(&number).unwrap();
+        kill_process(Pid::from_raw(watch.0.id().cast_signed()).unwrap(), signal).unwrap();
+        // The pipe must not fill.
+        let rest = std::thread::spawn(move || lines.count());
+        assert_eq!(watch.0.wait().unwrap().code(), Some(status));
+        rest.join().unwrap();
+        soon("the program ends", || !fs::exists(format!("/proc/{}", process.trim())).unwrap());
+        let left: Vec<_> = fs::read_dir(&temporary).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
 #[test]
 fn what_is_not_recorded_is_said() {
     let (_folder, [trace]) = files(["none.bin"]);

@@ -111,7 +111,7 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
         crate::output::write(path, page::page(&rows, &drawings, &how)?)
             .map_err(|source| PlanError::Write { path: path.into(), source })?;
     }
-    let mut out = io::stdout().lock();
+    let mut out = crate::text::stdout();
     if args.json {
         let lines: Vec<Line> = rows.iter().map(Line::Row).chain(failed.iter().map(Line::Failed)).collect();
         crate::output::json(&mut out, &lines)?;
