@@ -16,8 +16,8 @@ pub struct Device {
 
 impl Device {
     /// Makes a device from the system's device number `number`, counted from 0, with a queue of each family, and with
-    /// `VK_EXT_memory_budget` and `VK_KHR_external_memory_fd` if available. It is destroyed once its last clone and everything made from
-    /// it are dropped.
+    /// `VK_EXT_memory_budget`, `VK_KHR_external_memory_fd` and the feature `bufferDeviceAddress` if available. It is destroyed once its
+    /// last clone and everything made from it are dropped.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl Device {
     /// # Safety
     ///
     /// The handles must belong to each other. The device must have been made with a queue of each family in `families`, with the feature
-    /// `timelineSemaphore` and with the extensions in `extensions`, and must live until everything made from this value is dropped. The
+    /// `timelineSemaphore`, with `bufferDeviceAddress` if a buffer is to have an address, and with the extensions in `extensions`, and must live until everything made from this value is dropped. The
     /// program may use a queue of a [`Stream`](super::Stream) elsewhere only while no thread calls a method of the stream or of a pool
     /// that uses it.
     pub unsafe fn from_ash(

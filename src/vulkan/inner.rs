@@ -33,6 +33,8 @@ pub(super) struct Inner {
     /// Number of existing memory allocations, and the most that may exist.
     allocations: AtomicU32,
     pub most_allocations: AtomicU32,
+    /// Whether buffers may have device addresses, as far as the library knows.
+    pub has_addresses: bool,
     is_ours: bool,
 }
 
@@ -97,6 +99,7 @@ impl Inner {
             taken: [const { AtomicU64::new(0) }; vk::MAX_MEMORY_HEAPS],
             allocations: AtomicU32::new(0),
             most_allocations: most,
+            has_addresses: true,
             is_ours,
         }
     }
@@ -114,9 +117,12 @@ impl Inner {
             Err(code) => return Err(failed("vkCreateInstance", code).into()),
         };
         match Self::open_device(&instance, number) {
-            Ok((physical, device, families, extensions)) => {
+            Ok((physical, device, families, extensions, has_addresses)) => {
                 // SAFETY: the device was just made, with these queues and extensions.
-                Ok(unsafe { Self::adopt((entry, instance, physical, device), &families, &extensions, true) })
+                let mut inner =
+                    unsafe { Self::adopt((entry, instance, physical, device), &families, &extensions, true) };
+                inner.has_addresses = has_addresses;
+                Ok(inner)
             }
             Err(error) => {
                 // SAFETY: nothing made from the instance is left.
@@ -130,7 +136,7 @@ impl Inner {
     fn open_device(
         instance: &ash::Instance,
         number: usize,
-    ) -> Result<(vk::PhysicalDevice, ash::Device, Vec<u32>, Vec<&'static CStr>), Error> {
+    ) -> Result<(vk::PhysicalDevice, ash::Device, Vec<u32>, Vec<&'static CStr>, bool), Error> {
         // SAFETY: the instance is live, as it is in all calls below.
         let all = unsafe { instance.enumerate_physical_devices() }.named("vkEnumeratePhysicalDevices")?;
         let none = Error::NoDevice { number, count: all.len() };
@@ -140,12 +146,15 @@ impl Inner {
             return Err(Error::Unsupported("Vulkan 1.2"));
         }
         let mut timelines = vk::PhysicalDeviceTimelineSemaphoreFeatures::default();
-        let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut timelines);
+        let mut addresses = vk::PhysicalDeviceBufferDeviceAddressFeatures::default();
+        let mut features =
+            vk::PhysicalDeviceFeatures2::default().push_next(&mut timelines).push_next(&mut addresses);
         // SAFETY: as above.
         unsafe { instance.get_physical_device_features2(physical, &mut features) };
         if timelines.timeline_semaphore == vk::FALSE {
             return Err(Error::Unsupported("timeline semaphores"));
         }
+        let has_addresses = addresses.buffer_device_address == vk::TRUE;
         // SAFETY: as above.
         let has = unsafe { instance.enumerate_device_extension_properties(physical) }
             .named("vkEnumerateDeviceExtensionProperties")?;
@@ -166,13 +175,16 @@ impl Inner {
         };
         let queues: Vec<_> = families.iter().map(queue).collect();
         let mut timelines = vk::PhysicalDeviceTimelineSemaphoreFeatures::default().timeline_semaphore(true);
+        let mut addresses =
+            vk::PhysicalDeviceBufferDeviceAddressFeatures::default().buffer_device_address(has_addresses);
         let info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
             .enabled_extension_names(&names)
-            .push_next(&mut timelines);
+            .push_next(&mut timelines)
+            .push_next(&mut addresses);
         // SAFETY: the structures live until the call returns.
         let device = unsafe { instance.create_device(physical, &info, None) }.named("vkCreateDevice")?;
-        Ok((physical, device, families, extensions))
+        Ok((physical, device, families, extensions, has_addresses))
     }
 
     /// Returns a queue, under the lock that all its streams share.

@@ -81,13 +81,16 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMemoryType`] if none does, and [`Error::Unsupported`] if the wish asks for shareable memory and the device cannot share
-    /// it.
+    /// [`Error::NoMemoryType`] if none does, and [`Error::Unsupported`] if the wish asks for memory that can be shared or for device
+    /// addresses, and the device has none.
     pub fn new(device: &Device, wish: Wish) -> Result<Self, Error> {
         let memory = device.memory();
         let index = wish.choose(memory).ok_or(Error::NoMemoryType)?;
         if wish.shareable && device.inner.descriptors.is_none() {
             return Err(Error::Unsupported("sharing memory as file descriptors"));
+        }
+        if wish.usage.contains(vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS) && !device.inner.has_addresses {
+            return Err(Error::Unsupported("device addresses"));
         }
         let flags = memory.memory_types[index as usize].property_flags;
         static SOURCES: AtomicUsize = AtomicUsize::new(0);

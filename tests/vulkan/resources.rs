@@ -289,3 +289,29 @@ fn a_machine_without_vulkan_gets_an_error() {
         "{no_loader}"
     );
 }
+
+/// The library makes the device itself, in a process of its own, since only the environment can switch on the validation of that.
+#[test]
+fn buffers_have_addresses() {
+    const CHILD: &str = "ALLOTMENT_ADDRESSES";
+    if std::env::var_os(CHILD).is_none() {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "resources::buffers_have_addresses", "--nocapture"])
+            .env("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && !said.contains("VUID"), "{said}");
+        return;
+    }
+    let device = Device::new(0).unwrap();
+    let usage = COPIES | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+    let memory = DeviceMemory::new(&device, Wish::device().usage(usage)).unwrap();
+    let pool = std::sync::Arc::new(allotment::pool::DevicePool::new(memory, PoolOptions::new()).unwrap());
+    let stream = allotment::vulkan::Stream::new(&device).unwrap();
+    let buffer = Resource::buffer(&pool, KIB as u64, usage, &stream).unwrap();
+    let info = vk::BufferDeviceAddressInfo::default().buffer(buffer.raw());
+    // SAFETY: the buffer is live, on a device with the feature.
+    assert_ne!(unsafe { device.ash().get_buffer_device_address(&info) }, 0);
+}
