@@ -109,7 +109,14 @@ impl Inner {
         // SAFETY: loading the loader's library has no other effect.
         let entry = unsafe { ash::Entry::load() }.map_err(|_| Error::NoLoader)?;
         let app = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_2);
+        // Without it, loaders do not name drivers on top of another API, such as MoltenVK.
+        let portable = ash::khr::portability_enumeration::NAME;
+        // SAFETY: the loader was just loaded.
+        let known = unsafe { entry.enumerate_instance_extension_properties(None) }.unwrap_or_default();
+        let is_known = known.iter().any(|known| known.extension_name_as_c_str() == Ok(portable));
+        let (names, flags) = ([portable.as_ptr()], vk::InstanceCreateFlags::ENUMERATE_PORTABILITY_KHR);
         let info = vk::InstanceCreateInfo::default().application_info(&app);
+        let info = if is_known { info.enabled_extension_names(&names).flags(flags) } else { info };
         // SAFETY: the structures live until the call returns.
         let instance = match unsafe { entry.create_instance(&info, None) } {
             Ok(instance) => instance,
@@ -158,7 +165,12 @@ impl Inner {
         // SAFETY: as above.
         let has = unsafe { instance.enumerate_device_extension_properties(physical) }
             .named("vkEnumerateDeviceExtensionProperties")?;
-        let wanted = [ash::ext::memory_budget::NAME, ash::khr::external_memory_fd::NAME];
+        // The last is to be enabled where it exists.
+        let wanted = [
+            ash::ext::memory_budget::NAME,
+            ash::khr::external_memory_fd::NAME,
+            ash::khr::portability_subset::NAME,
+        ];
         let is_there = |name: &CStr| has.iter().any(|known| known.extension_name_as_c_str() == Ok(name));
         let extensions: Vec<&CStr> = wanted.into_iter().filter(|name| is_there(name)).collect();
         let names: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
