@@ -15,9 +15,14 @@ const GUARD: u8 = 0xfd;
 const PIECE: usize = 1 << 20;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Returns whether the CPU fills free memory, which must wait until the work on that memory is done.
+    /// Returns whether the CPU fills free memory or writes guards into it, which must wait until the work on that memory is done.
     pub(super) fn fills_late(&self) -> bool {
-        S::CPU_VISIBLE && self.options.checks.fill.is_some()
+        S::CPU_VISIBLE && (self.options.checks.fill.is_some() || self.options.checks.guard)
+    }
+
+    /// Returns whether a stream may reuse its own freed blocks while they wait for other streams.
+    pub(super) fn reuses_waiting(&self) -> bool {
+        self.options.checks.fill.is_none() && !self.fills_late()
     }
 
     /// Returns whether the pool can fill and read memory of this stream now: not if the device is lost, nor during a capture, when a fill

@@ -241,9 +241,9 @@ setters! {
     fill(byte: u8) this.checks.fill = Some(byte);
 
     /// Keeps a guard granule on both sides of every block, and a free reports writes to them, in the kinds of memory that
-    /// [`fill`](PoolOptions::fill) checks. In device memory, a free waits for the block's stream, and blocks of captured streams are not
-    /// checked. If the guards of a dropped buffer were overwritten, debug builds panic and other builds print the error to standard
-    /// error.
+    /// [`fill`](PoolOptions::fill) checks. Memory that the CPU can access is reused once the last work on it is done. In device memory, a
+    /// free waits for the block's stream, and blocks of captured streams are not checked. If the guards of a dropped buffer were
+    /// overwritten, debug builds panic and other builds print the error to standard error.
     guards(on: bool) this.checks.guard = on;
 
     /// Records the code location of each request, for the list of leaks.

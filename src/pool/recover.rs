@@ -318,7 +318,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         if self.options.reuse != Reuse::None {
             let longest = own.map_or(0, |heap| state.longest(heap));
-            let waiting = own.filter(|_| !is_private && self.options.checks.fill.is_none());
+            let waiting = own.filter(|_| !is_private && self.reuses_waiting());
             let waiting = waiting.and_then(|heap| state.heap(heap).reusable.last()).map_or(0, |last| last.0);
             best = self.fits(&state, longest.max(waiting));
             for from in state.heaps().filter(|&from| !is_private && Some(from) != own) {
@@ -326,7 +326,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             }
         }
         let free = self.source.capacity()?.free;
-        let unused = self.limit().saturating_sub(state.figures.counted.reserved.current as usize).min(free);
+        let reserved = state.figures.counted.reserved.current as usize;
         let mut gone = Vec::new();
         let mut released = 0;
         if !is_private && !is_recording {
@@ -339,7 +339,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 }
             }
         }
-        for (room, gone) in [(unused, &[][..]), (unused.saturating_add(released), &gone)] {
+        for (released, gone) in [(0, &[][..]), (released, &gone)] {
+            // A limit may be below what is reserved.
+            let within = self.limit().saturating_sub(reserved.saturating_sub(released));
+            let room = within.min(free.saturating_add(released));
             for kind in SizeKind::ALL {
                 let longest = self.growth(&state, own, kind, room, gone);
                 best = best.max(self.fits_as(&state, kind, longest));

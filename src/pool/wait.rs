@@ -206,7 +206,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         request: &Request,
         heap: usize,
     ) -> Option<u32> {
-        if self.options.checks.fill.is_some() {
+        if !self.reuses_waiting() {
             return None;
         }
         let lengths = (request.len, 0)..=(request.len + request.len / 4, u32::MAX);

@@ -126,3 +126,18 @@ fn an_unknown_stream_has_what_the_device_has() {
     device.fail_as(Some("simCapacity"), 1, 1, SourceErrorKind::Lost);
     assert!(matches!(pool.available(a.id()), Err(PoolError::Source(error)) if error.call == "simCapacity"));
 }
+
+/// Empty segments go back before the pool grows, but only what is left of them within the limit is room.
+#[test]
+fn a_limit_below_what_is_reserved_leaves_less() {
+    let device: DeviceMemory = DeviceMemory::new(128 * MIB);
+    let stream = device.stream();
+    let pool = DevicePool::new(device.clone(), PoolOptions::new().small(0, 0).fitted_segments(MIB)).unwrap();
+    let [a, b, _live] = [8, 8, 20].map(|size| pool.allocate_raw(size * MIB, 1, &stream).unwrap());
+    pool.deallocate(a).unwrap();
+    pool.deallocate(b).unwrap();
+    pool.set_limit(30 * MIB).unwrap();
+    let most = pool.available(stream.id()).unwrap();
+    assert_eq!(most, 10 * MIB);
+    assert!(pool.allocate(most, &stream).is_ok());
+}

@@ -47,6 +47,24 @@ fn kept_blocks_have_the_guards_of_their_next_request() {
     }
 }
 
+/// The guards of a block lie where another was, whose work on its stream may still write there.
+#[test]
+fn guards_wait_for_the_work_before() {
+    let host = HostMemory::new(16 * MIB);
+    let stream = host.stream();
+    let pool = DevicePool::new(host, PoolOptions::new().guards(true)).unwrap();
+    let first = pool.allocate_raw(8 * KIB, 1, &stream).unwrap();
+    let address = first.address();
+    stream.launch(1, address, 8 * KIB);
+    pool.deallocate(first).unwrap();
+    let second = pool.allocate_raw(KIB, 1, &stream).unwrap();
+    assert!(!(address..address + 8 * KIB).contains(&second.address()), "the work is not done");
+    stream.run();
+    pool.collect();
+    assert_eq!(pool.allocate_raw(8 * KIB, 1, &stream).unwrap().address(), address);
+    assert_eq!(pool.deallocate(second), Ok(()));
+}
+
 #[test]
 fn writes_after_the_free_are_found() {
     let host = HostMemory::new(16 * MIB);
