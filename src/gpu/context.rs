@@ -8,7 +8,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUpointer_attribute};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The primary context of a device, which cudarc and the CUDA runtime use as well. Clones refer to the same
 /// context.
@@ -70,9 +70,22 @@ impl Context {
         Ok(Self::of(device, raw_device, raw))
     }
 
-    /// Returns the context of the host's stream, which has no device and needs no driver.
-    pub(super) fn host() -> Self {
-        Self::of(Device::host(), -1, ptr::null_mut())
+    /// Returns the host's context, which has no device and needs no driver, for programs that also run on machines without a device:
+    /// its streams are [`Stream::host`](super::Stream::host), and [`Staging`](super::Staging) and
+    /// [`MemoryManager`](super::manager::MemoryManager) use ordinary memory. A device's sources cannot reserve memory with it.
+    ///
+    /// ```
+    /// use allotment::gpu::Context;
+    /// use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
+    ///
+    /// let context = Context::new(0).unwrap_or_else(|_| Context::host());
+    /// let manager = MemoryManager::new(&[context], ManagerOptions::default())?;
+    /// assert_eq!(manager.allocate::<f32>(100, None, Access::Random)?.to_vec()?, [0.0; 100]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn host() -> Self {
+        static HOST: OnceLock<Context> = OnceLock::new();
+        HOST.get_or_init(|| Self::of(Device::host(), -1, ptr::null_mut())).clone()
     }
 
     fn of(device: Device, raw_device: CUdevice, raw: CUcontext) -> Self {

@@ -131,12 +131,15 @@ impl Stream {
         Self { shared, _handle }
     }
 
-    /// Makes a new queue, which is not synchronized with the default stream.
+    /// Makes a new queue, which is not synchronized with the default stream. For the host's context, returns [`Stream::host`].
     ///
     /// # Errors
     ///
     /// The error of the driver.
     pub fn new(context: &Context) -> Result<Self, Error> {
+        if context.is_host() {
+            return Ok(Self::default_of(context));
+        }
         let _bound = context.enter()?;
         let mut raw = ptr::null_mut();
         const NON_BLOCKING: u32 = 1;

@@ -1,8 +1,14 @@
 //! With a driver, without one, and with one that is broken.
 
+use crate::mapped::Folder;
+use crate::staging::{CHUNK, add_one, data};
 use crate::support::{Gpu, on_system, stand_in};
-use allotment::gpu::{Buffer, Context, Device, DeviceMemory, Error, HostMemory, Pool, Stream, is_available};
+use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
+use allotment::gpu::{
+    Buffer, Context, Device, DeviceMemory, Error, HostMemory, MemoryKind, Pool, Staging, Stream, is_available,
+};
 use allotment::pool::{Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _};
+use std::io::{Read as _, Seek as _};
 use std::process::{self, Command};
 use std::sync::Arc;
 use std::{env, fs};
@@ -175,6 +181,46 @@ fn program(pool: &Pool, stream: &Stream) -> (Vec<u32>, Vec<u64>, [u64; 3]) {
     (seen, wide, [stats.blocks.current, stats.blocks.total, stats.requested.total])
 }
 
+/// A program over any context: data streamed through a ring, a batch of small copies, and buffers that a manager places. Returns what it has
+/// seen.
+fn staged(context: &Context) -> (Vec<u8>, Vec<u32>, Vec<MemoryKind>) {
+    let manager = MemoryManager::new(std::slice::from_ref(context), ManagerOptions::default()).unwrap();
+    let stream = manager.streams().next().unwrap();
+    let mut staging = Staging::with_chunks(context, CHUNK, 2).unwrap();
+    let (data, mut result) = (data(5, 77), Vec::new());
+    let request = manager.request();
+    let ring = request.clone().memory(MemoryKind::Device);
+    for _ in 0..2 {
+        result.clear();
+        let done = staging.read_write(&*data, &mut result, &ring, stream, |chunk, _| add_one(chunk)).unwrap();
+        assert_eq!((done.bytes, done.copies), (data.len() as u64, 6));
+    }
+    let folder = Folder::new("staged");
+    let mut file = folder.file("file", &data);
+    staging.update_file(&file, 10..CHUNK as u64 + 10, &ring, stream, |mut chunk, _| chunk.fill(7)).unwrap();
+    file.rewind().unwrap();
+    file.read_to_end(&mut result).unwrap();
+    let mut buffers: Vec<Buffer<u32>> =
+        (0..3).map(|_| manager.allocate(100, None, Access::Random).unwrap()).collect();
+    let mut batch = staging.batch(stream);
+    for (value, buffer) in (7..).zip(&mut buffers) {
+        batch.upload(buffer.as_view_mut(), &[value; 100]).unwrap();
+    }
+    assert_eq!(batch.finish().unwrap().copies, 3);
+    let mut values = vec![0; 100];
+    let mut batch = staging.batch(stream);
+    batch.download(buffers[1].as_view(), &mut values).unwrap();
+    batch.finish().unwrap();
+    let moved = buffers.pop().unwrap().migrate(&request.memory(MemoryKind::Pinned), stream).unwrap();
+    values.extend(moved.to_vec().unwrap());
+    let kinds = buffers.iter().chain([&moved]).map(Buffer::kind).collect();
+    assert_eq!(manager.stats().blocks.current, 3);
+    assert_eq!(manager.recommendations(), []);
+    drop((buffers, moved));
+    assert!(manager.cleanup() > 0);
+    (result, values, kinds)
+}
+
 fn on_the_host() -> (Vec<u32>, Vec<u64>, [u64; 3]) {
     let pool = Pool::new(HostMemory::new(64 << 20), PoolOptions::new()).unwrap();
     program(&pool, &Stream::host())
@@ -186,6 +232,7 @@ fn a_program_runs_with_and_without_a_driver() {
     if is_child() {
         // The parent compares.
         println!("[{:?}]", on_the_host());
+        staged(&Context::host());
         return;
     }
     let gpu = Gpu::new();
@@ -193,8 +240,13 @@ fn a_program_runs_with_and_without_a_driver() {
     let expected = program(&pool, &gpu.stream);
     assert_eq!(expected.0[..9], [0, 0, 7, 7, 7, 7, 40, 50, 60]);
     assert_eq!(expected.1[..4], [1, 0x0102_0304_0506_0708, 0x0102_0304_0506_0708, 4]);
+    let staged_there = staged(&gpu.context);
+    assert_eq!(staged_there.2, [MemoryKind::Device, MemoryKind::Device, MemoryKind::Pinned]);
     let before = (!on_system()).then(|| gpu.control().calls(""));
     assert_eq!(on_the_host(), expected);
+    let staged_here = staged(&Context::host());
+    assert_eq!((&staged_here.0, &staged_here.1), (&staged_there.0, &staged_there.1));
+    assert_eq!(staged_here.2, [MemoryKind::Host; 3]);
     if let Some(before) = before {
         assert_eq!(gpu.control().calls(""), before, "the driver was called for the host's stream");
     }
@@ -228,7 +280,7 @@ fn the_hosts_stream_and_a_device_are_in_order() {
     let (of_host, of_device) = (host.record().unwrap(), gpu.stream.record().unwrap());
     assert_eq!((gpu.stream.wait(&of_host), host.wait(&of_device)), (Ok(()), Ok(())));
     assert_eq!((of_host.is_done(), of_host.synchronize(), of_device.is_done()), (Ok(true), Ok(()), Ok(true)));
-    // The host's stream does no work of a device, and pools of its memory refuse it.
+    // The host's stream does no work of a device, nor does a ring on the host, and pools of its memory refuse it.
     let source = Arc::new(DeviceMemory::new(&gpu.context));
     let other = |error| matches!(error, Error::Pool(PoolError::OtherDevice));
     assert!(Buffer::<u16>::zeros(&device, 3, &host).is_err_and(other));
@@ -240,8 +292,14 @@ fn the_hosts_stream_and_a_device_are_in_order() {
     assert!(refused(lost.copy_from(&[1, 2, 3]).unwrap_err()));
     assert!(refused(lost.as_view_mut().copy_from_view(&far.as_view()).unwrap_err()));
     let context = host.context();
-    assert_eq!(context.synchronize(), Ok(()));
-    assert!(Stream::new(context).is_err() && context.capacity().is_err() && context.to_cudarc().is_err());
+    let mut ring = Staging::with_chunks(context, CHUNK, 2).unwrap();
+    assert!(refused(ring.read(&[1, 2][..], &device, &gpu.stream, |_, _| Ok(())).unwrap_err()));
+    let mut ring = Staging::with_chunks(&gpu.context, CHUNK, 2).unwrap();
+    let of_host = ring.read(&[1, 2][..], &pool, &host, |_, _| Ok(()));
+    assert!(matches!(of_host, Err(Error::Unreachable)), "{of_host:?}");
+    drop(ring);
+    assert_eq!((context.synchronize(), Stream::new(context).unwrap().id()), (Ok(()), host.id()));
+    assert!(context.capacity().is_err() && context.to_cudarc().is_err());
     // SAFETY: it is refused.
     assert_eq!(unsafe { context.reset() }.unwrap_err().kind, SourceErrorKind::Unsupported);
     drop((near, far, lost, source, of_host, of_device, pool, device));

@@ -10,17 +10,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A folder that is removed at the end.
-struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("allotment-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
 
     /// Writes a file and opens it again for reading and writing.
-    fn file(&self, name: &str, bytes: &[u8]) -> File {
+    pub fn file(&self, name: &str, bytes: &[u8]) -> File {
         let path = self.0.join(name);
         fs::write(&path, bytes).unwrap();
         File::options().read(true).write(true).open(path).unwrap()

@@ -169,6 +169,29 @@ fn the_host_spills_too() {
     spills(&small, &large, &Stream::host(), MemoryKind::Host);
 }
 
+#[test]
+fn values_leave_for_files() {
+    let files = || Pool::new(HostMemory::in_files(std::env::temp_dir(), 64 * MIB), options()).unwrap();
+    let small = Pool::new(HostMemory::new(4 * MIB), options().segments(4 * MIB)).unwrap();
+    let large = files();
+    spills(&small, &large, &Stream::host(), MemoryKind::Host);
+    assert!(large.pools()[0].trim(0) > 0);
+    assert_eq!(large.stats().reserved.current, 0);
+    let gpu = Gpu::new();
+    let small =
+        Pool::new(DeviceMemory::new(&gpu.context), options().limit(4 * MIB).segments(4 * MIB)).unwrap();
+    spills(&small, &files(), &gpu.stream, MemoryKind::Host);
+    drop(small);
+    gpu.finish();
+    // A folder that does not exist is an error of the source, and counts as nothing reserved.
+    let lost = HostMemory::in_files("no such folder", MIB);
+    let error = lost.reserve(64 << 10, &Stream::host()).unwrap_err();
+    assert_eq!((error.kind, error.call), (SourceErrorKind::Other, "a temporary file"));
+    assert_eq!(lost.capacity().unwrap().free, MIB);
+    // The limit holds before a file is made.
+    assert!(lost.reserve(2 * MIB, &Stream::host()).unwrap_err().is_out_of_memory());
+}
+
 /// Threads that use and replace each other's values, and a copy to the other pool that fails.
 #[test]
 fn threads_share_a_pool_that_spills() {

@@ -64,7 +64,8 @@ pub struct ManagerOptions {
 
 /// A set of pools, one for each kind of memory on each device, and a table that selects the pool for each request.
 ///
-/// A device's own memory is [`Virtual`] if the device supports that, else [`DeviceMemory`].
+/// A device's own memory is [`Virtual`] if the device supports that, else [`DeviceMemory`]. For [`Context::host`], all kinds of memory are
+/// the pool of ordinary host memory.
 ///
 /// ```no_run
 /// use allotment::gpu::Context;
@@ -82,7 +83,8 @@ pub struct ManagerOptions {
 /// ```
 pub struct MemoryManager {
     devices: Vec<DeviceStores>,
-    pinned: Store,
+    /// `None` without a device.
+    pinned: Option<Store>,
     host: Store,
     options: ManagerOptions,
     registry: Arc<Registry>,
@@ -96,19 +98,26 @@ struct DeviceStores {
     context: Context,
     /// The stream for requests that name none.
     stream: Stream,
-    own: Store,
+    /// `None` for the host.
+    own: Option<Store>,
     /// `None` if host and device cannot use managed memory at the same time.
     managed: Option<[Store; 2]>,
 }
 
 impl DeviceStores {
     fn new(context: &Context, options: &ManagerOptions) -> Result<Self, Error> {
+        let stream = Stream::new(context)?;
+        // Streams of the host share one context.
+        let context = stream.context().clone();
+        if context.is_host() {
+            return Ok(Self { context, stream, own: None, managed: None });
+        }
         let own: Store = if context.device().virtual_memory {
-            Arc::new(DevicePool::new(Virtual::new(context)?, options.device.clone())?)
+            Arc::new(DevicePool::new(Virtual::new(&context)?, options.device.clone())?)
         } else {
-            Arc::new(DevicePool::new(DeviceMemory::new(context), options.device.clone())?)
+            Arc::new(DevicePool::new(DeviceMemory::new(&context), options.device.clone())?)
         };
-        let managed = match Managed::new(context) {
+        let managed = match Managed::new(&context) {
             Ok(managed) => {
                 let pool = |source| DevicePool::new(source, options.managed.clone());
                 // Advice applies to whole pages, so blocks of the two pools must not share any.
@@ -117,18 +126,19 @@ impl DeviceStores {
             Err(Error::Unsupported(_)) => None,
             Err(error) => return Err(error),
         };
-        Ok(Self { context: context.clone(), stream: Stream::new(context)?, own, managed })
+        Ok(Self { context, stream, own: Some(own), managed })
     }
 
     /// Returns the length in bytes of the longest request for which the device's own memory has room; 0 if the driver fails.
     fn available(&self) -> usize {
         let mut most = 0;
-        self.own.each_pool(&mut |pool| most = most.max(pool.available(self.stream.id()).unwrap_or(0)));
+        let mut add = |pool: &dyn AnyPool| most = most.max(pool.available(self.stream.id()).unwrap_or(0));
+        self.own.iter().for_each(|own| own.each_pool(&mut add));
         most
     }
 
     fn stores(&self) -> impl Iterator<Item = &Store> {
-        core::iter::once(&self.own).chain(self.managed.iter().flatten())
+        self.own.iter().chain(self.managed.iter().flatten())
     }
 }
 
@@ -141,12 +151,20 @@ impl MemoryManager {
     /// [`Error::Pool`] if options cannot work, or the error of the driver.
     pub fn new(contexts: &[Context], options: ManagerOptions) -> Result<Self, Error> {
         options.check()?;
-        let first = contexts.first().ok_or(Error::NoContext)?;
-        let pinned = match options.pinned_limit {
-            Some(limit) => Pinned::new(first).limit(limit),
-            None => Pinned::new(first),
+        if contexts.is_empty() {
+            return Err(Error::NoContext);
+        }
+        let pinned = match contexts.iter().find(|context| !context.is_host()) {
+            Some(first) => {
+                let pinned = Pinned::new(first);
+                let pinned = match options.pinned_limit {
+                    Some(limit) => pinned.limit(limit),
+                    None => pinned,
+                };
+                Some(Arc::new(DevicePool::new(pinned, options.pinned.clone())?) as Store)
+            }
+            None => None,
         };
-        let pinned = DevicePool::new(pinned, options.pinned.clone())?;
         let host = HostMemory::new(options.host_limit.unwrap_or(isize::MAX as usize));
         let host = DevicePool::new(host, options.host.clone())?;
         Ok(Self {
@@ -154,7 +172,7 @@ impl MemoryManager {
                 .iter()
                 .map(|context| DeviceStores::new(context, &options))
                 .collect::<Result<_, _>>()?,
-            pinned: Arc::new(pinned),
+            pinned,
             host: Arc::new(host),
             options,
             registry: Arc::default(),
@@ -197,7 +215,7 @@ impl MemoryManager {
     }
 
     fn stores(&self) -> impl Iterator<Item = &Store> {
-        self.devices.iter().flat_map(DeviceStores::stores).chain([&self.pinned, &self.host])
+        self.devices.iter().flat_map(DeviceStores::stores).chain(&self.pinned).chain([&self.host])
     }
 
     /// Returns all pools, for queries about their memory and statistics.
@@ -209,18 +227,21 @@ impl MemoryManager {
 
     /// Returns whether any device has memory of this kind.
     fn has(&self, kind: MemoryKind) -> bool {
-        self.devices.iter().any(|device| self.store(device, kind).is_some())
+        self.devices.iter().any(|device| self.store(device, kind).is_some_and(|(found, _)| found == kind))
     }
 
-    fn store<'m>(&'m self, device: &'m DeviceStores, kind: MemoryKind) -> Option<&'m Store> {
+    /// Returns the kind of memory that a request for `kind` receives on a device, and its pool.
+    fn store<'m>(&'m self, device: &'m DeviceStores, kind: MemoryKind) -> Option<(MemoryKind, &'m Store)> {
         let managed = |which: usize| device.managed.as_ref().map(|stores| &stores[which]);
-        match kind {
-            MemoryKind::Device => Some(&device.own),
+        let store = match kind {
+            _ if device.context.is_host() => return Some((MemoryKind::Host, &self.host)),
+            MemoryKind::Device => device.own.as_ref(),
             MemoryKind::Managed => managed(0),
             MemoryKind::ReadMostly => managed(1),
-            MemoryKind::Pinned => Some(&self.pinned),
+            MemoryKind::Pinned => self.pinned.as_ref(),
             MemoryKind::Host => Some(&self.host),
-        }
+        };
+        Some((kind, store?))
     }
 }
 

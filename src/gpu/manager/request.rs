@@ -98,8 +98,8 @@ impl Backer for MemoryRequest<'_> {
         let device = self.device(stream)?;
         let manager = self.manager;
         let targets = self.targets(bytes);
-        let there = targets.iter().filter_map(|&target| Some((target, manager.store(device, target)?)));
-        let stores: Vec<_> = there.collect();
+        let mut stores: Vec<_> = targets.iter().filter_map(|&kind| manager.store(device, kind)).collect();
+        stores.dedup_by_key(|(kind, _)| *kind);
         if let (true, Some(&wished)) = (stores.is_empty(), targets.first()) {
             return Err(Error::Unavailable(wished));
         }

@@ -8,7 +8,7 @@ mod mapped;
 pub use batch::Batch;
 
 use crate::gpu::buffer::{Backer, Job, Way};
-use crate::gpu::{Buffer, Context, Error, Event, MemoryKind, Pinned, Stream, ViewMut};
+use crate::gpu::{Buffer, Context, Error, Event, HostMemory, MemoryKind, Pinned, Stream, ViewMut};
 use crate::pool::{Event as _, SourceError, Stream as _};
 use crate::units::debug;
 use core::time::Duration;
@@ -36,7 +36,8 @@ impl Progress {
     }
 }
 
-/// A ring of pinned buffers that passes data of any size to a device and back.
+/// A ring of pinned buffers that passes data of any size to a device and back. With [`Context::host`], the buffers are ordinary memory, in
+/// which the CPU does the work.
 ///
 /// ```text
 ///  host     fill 0   fill 1   fill 2   fill 0   ...      once the earlier copy has left the buffer
@@ -65,7 +66,6 @@ pub struct Staging {
     /// Bytes per chunk.
     chunk: usize,
     slots: usize,
-    pinned: Arc<Pinned>,
     /// The streams for copies to the device and back.
     up: Stream,
     down: Stream,
@@ -118,15 +118,20 @@ impl Staging {
     pub fn with_chunks(context: &Context, chunk: usize, slots: usize) -> Result<Self, Error> {
         let chunk = chunk.max(1).checked_next_multiple_of(64 << 10).unwrap_or(chunk);
         let slots = slots.max(2);
-        let pinned = Arc::new(Pinned::new(context));
         let (up, down) = (Stream::new(context)?, Stream::new(context)?);
-        let filled = Self::pin(&pinned, chunk, slots, &up)?;
-        Ok(Self { chunk, slots, pinned, up, down, filled, results: Vec::new(), next: [0; 2] })
+        let filled = Self::pin(chunk, slots, &up)?;
+        Ok(Self { chunk, slots, up, down, filled, results: Vec::new(), next: [0; 2] })
     }
 
-    fn pin(pinned: &Arc<Pinned>, chunk: usize, slots: usize, stream: &Stream) -> Result<Vec<Host>, Error> {
+    fn pin(chunk: usize, slots: usize, stream: &Stream) -> Result<Vec<Host>, Error> {
+        let ordinary = Arc::new(HostMemory::new(isize::MAX as usize));
+        let pinned = Arc::new(Pinned::new(stream.context()));
         let host = |_| {
-            let memory = Buffer::zeros(pinned, chunk, stream).map_err(|error| match error {
+            let memory = match stream.is_host() {
+                true => Buffer::zeros(&ordinary, chunk, stream),
+                false => Buffer::zeros(&pinned, chunk, stream),
+            };
+            let memory = memory.map_err(|error| match error {
                 Error::Call(_) => error,
                 _ => Error::Unsupported("chunks of this size"),
             })?;
@@ -136,8 +141,14 @@ impl Staging {
     }
 
     fn pin_results(&mut self) -> Result<(), Error> {
-        self.results = Self::pin(&self.pinned, self.chunk, self.slots, &self.down)?;
+        self.results = Self::pin(self.chunk, self.slots, &self.down)?;
         Ok(())
+    }
+
+    /// Returns whether work on `stream` can use the ring's buffers in place.
+    fn is_in_place(&self, stream: &Stream) -> bool {
+        let context = stream.context();
+        context == self.up.context() && (context.is_host() || context.device().integrated)
     }
 
     /// Returns the length of a chunk in bytes and the number of chunks under way, both as rounded.
@@ -147,7 +158,7 @@ impl Staging {
 
     /// Streams all of `source` through `work`, which submits work on each chunk to `stream`, or to other streams that it orders with
     /// `stream`. The device memory for the chunks under way comes from `allocator`; an [integrated](crate::gpu::Device::integrated)
-    /// device needs no device memory and works on the pinned buffers, without a copy. Returns once everything is submitted, possibly
+    /// device and the host need no device memory and work on the ring's buffers, without a copy. Returns once everything is submitted, possibly
     /// before all work is done.
     ///
     /// # Errors
@@ -177,7 +188,7 @@ impl Staging {
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
     ) -> Result<Progress, W> {
-        if self.results.is_empty() && !self.up.context().device().integrated {
+        if self.results.is_empty() && !self.is_in_place(stream) {
             self.pin_results()?;
         }
         self.results.iter_mut().for_each(|host| host.len = 0);
@@ -192,7 +203,7 @@ impl Staging {
         stream: &Stream,
         mut work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
     ) -> Result<Progress, W> {
-        if self.up.context() == stream.context() && stream.context().device().integrated {
+        if self.is_in_place(stream) {
             return self.stage_in_place(source, sink, stream, work);
         }
         let start = Instant::now();
