@@ -5,6 +5,7 @@ use super::error::{OutOfMemory, PoolError};
 #[cfg(feature = "gpu")]
 use super::stats::CopyCounters;
 use super::{MemoryKind, PoolStats, Segment, Source, SourceErrorKind, Stream};
+use crate::front::pressure::{Hook, Pressure, Watermarks};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use std::sync::Arc;
@@ -125,8 +126,29 @@ pub trait AnyPool: Sealed + Send + Sync {
     /// The [`PoolError`] of [`RawPool::available`].
     fn available(&self, stream: u64) -> Result<usize, PoolError>;
 
-    /// Releases empty segments while at least `keep` bytes stay reserved, and returns the number of released bytes.
+    /// Releases empty segments while at least `keep` bytes stay reserved, and returns the number of released bytes; see
+    /// [`RawPool::trim`].
     fn trim(&self, keep: usize) -> usize;
+
+    /// Changes the limit to this many bytes; see [`RawPool::set_limit`].
+    ///
+    /// # Errors
+    ///
+    /// The [`PoolError`] of [`RawPool::set_limit`].
+    fn set_limit(&self, bytes: usize) -> Result<(), PoolError>;
+
+    /// Returns the pressure by the bytes that the pool may still reserve; see [`RawPool::pressure`].
+    ///
+    /// # Errors
+    ///
+    /// The [`PoolError`] of [`RawPool::pressure`].
+    fn pressure(&self, marks: Watermarks, before: Pressure) -> Result<Pressure, PoolError>;
+
+    /// Registers a hook that can free memory before a request fails; see [`RawPool::register`].
+    fn register(&self, priority: u8, hook: Hook) -> Option<u64>;
+
+    /// Removes a hook. Returns whether it was registered.
+    fn unregister(&self, id: u64) -> bool;
 }
 
 /// Seals [`AnyPool`] and holds its private methods.
@@ -186,6 +208,22 @@ where
 
     fn trim(&self, keep: usize) -> usize {
         Self::trim(self, keep)
+    }
+
+    fn set_limit(&self, bytes: usize) -> Result<(), PoolError> {
+        Self::set_limit(self, bytes)
+    }
+
+    fn pressure(&self, marks: Watermarks, before: Pressure) -> Result<Pressure, PoolError> {
+        Self::pressure(self, marks, before)
+    }
+
+    fn register(&self, priority: u8, hook: Hook) -> Option<u64> {
+        Self::register(self, priority, hook)
+    }
+
+    fn unregister(&self, id: u64) -> bool {
+        Self::unregister(self, id)
     }
 }
 

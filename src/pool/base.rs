@@ -10,8 +10,8 @@ use super::state::State;
 use super::stats::{BlockSnapshot, CopyCounters};
 use super::times::Times;
 use super::usage::Usage;
-use super::{Source, SourceError};
-use crate::front::pressure::{Key, Registry, Shortage};
+use super::{Capacity, Source, SourceError};
+use crate::front::pressure::{Key, Pressure, Registry, Shortage, Watermarks};
 use crate::lock::Mutex;
 use crate::placement::{GoodFit, SegmentPlacement};
 use crate::units::granules;
@@ -242,6 +242,21 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         limit.check()?;
         self.limit.store(Self::resolve(&self.source, limit)?, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Returns the pressure by the bytes that the pool may still reserve, to its limit and from what is free on the device, of all that
+    /// it may reserve. `before` is the previous result, at first [`Pressure::Normal`]. Marks for the largest free block do not count. Call
+    /// this from [`Upkeep`](super::Upkeep); [trimming](RawPool::trim) raises the number of bytes. O(1) and a driver call.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Source`] if the driver fails to report the device's memory.
+    pub fn pressure(&self, marks: Watermarks, before: Pressure) -> Result<Pressure, PoolError> {
+        let Capacity { total, free } = self.source.capacity()?;
+        let limit = self.limit();
+        let reserved = self.lock().figures.counted.reserved.current;
+        let room = limit.saturating_sub(usize::try_from(reserved).unwrap_or(usize::MAX));
+        Ok(marks.next(before, free.min(room), total.min(limit)))
     }
 
     /// Returns the options.

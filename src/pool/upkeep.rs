@@ -2,15 +2,14 @@
 
 #![forbid(unsafe_code)]
 
-use super::{RawPool, Source};
-use crate::placement::SegmentPlacement;
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-/// A thread started by [`RawPool::upkeep`]. Dropping this ends the thread and waits until it has ended.
+/// A thread for work that should happen while the program neither allocates nor frees. Dropping this ends the thread and waits until it
+/// has ended.
 #[must_use = "dropping it ends the thread"]
 #[derive(Debug)]
 pub struct Upkeep {
@@ -31,28 +30,25 @@ impl Drop for Upkeep {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> RawPool<P, S>
-where
-    Self: Send + Sync + 'static,
-{
-    /// Starts a thread that calls `work` with the pool at once and then after each pause of this length, until the result is dropped or
-    /// the pool ends. Use it for work that should happen while the program neither allocates nor frees.
+impl Upkeep {
+    /// Starts a thread that calls `work` with a pool, or a manager of pools, at once and then after each pause of this length, until the
+    /// result is dropped or the pool ends.
     ///
     /// ```
-    /// use allotment::pool::{DevicePool, PoolOptions, Source as _};
+    /// use allotment::pressure::{Pressure, Watermarks};
+    /// use allotment::pool::{DevicePool, PoolOptions, Upkeep};
     /// use allotment::sim::DeviceMemory;
     /// use std::sync::Arc;
     /// use std::time::Duration;
     ///
-    /// /// With fewer free bytes on the device than this, release all empty segments; with more, keep this many bytes reserved.
-    /// const LOW: usize = 64 << 20;
-    ///
     /// let device: DeviceMemory = DeviceMemory::new(1 << 30);
     /// let pool = Arc::new(DevicePool::new(device, PoolOptions::new())?);
-    /// let upkeep = pool.upkeep(Duration::from_millis(100), |pool| {
+    /// // Keep at most 64 MiB in empty segments; under pressure, keep none.
+    /// let (marks, mut pressure) = (Watermarks::percent(20, 10), Pressure::Normal);
+    /// let upkeep = Upkeep::new(&pool, Duration::from_millis(100), move |pool| {
     ///     pool.collect();
-    ///     let is_low = pool.source().capacity().is_ok_and(|capacity| capacity.free < LOW);
-    ///     pool.trim(if is_low { 0 } else { LOW });
+    ///     pressure = pool.pressure(marks, pressure).unwrap_or(Pressure::Critical);
+    ///     pool.trim(if pressure == Pressure::Normal { 64 << 20 } else { 0 });
     /// })?;
     /// # drop(upkeep);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -61,13 +57,13 @@ where
     /// # Errors
     ///
     /// The system's error if it cannot start the thread.
-    pub fn upkeep(
-        self: &Arc<Self>,
+    pub fn new<T: Send + Sync + 'static>(
+        pool: &Arc<T>,
         pause: Duration,
-        mut work: impl FnMut(&Self) + Send + 'static,
-    ) -> io::Result<Upkeep> {
+        mut work: impl FnMut(&T) + Send + 'static,
+    ) -> io::Result<Self> {
         let (end, ended) = channel();
-        let pool = Arc::downgrade(self);
+        let pool = Arc::downgrade(pool);
         let thread = thread::Builder::new().name("allotment upkeep".into()).spawn(move || {
             while let Some(pool) = pool.upgrade() {
                 work(&pool);
@@ -77,6 +73,6 @@ where
                 }
             }
         })?;
-        Ok(Upkeep { end: Some(end), thread: Some(thread) })
+        Ok(Self { end: Some(end), thread: Some(thread) })
     }
 }

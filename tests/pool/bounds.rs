@@ -3,10 +3,13 @@
 use super::{KIB, MIB, pool};
 use allotment::placement::{GoodFit, SegmentPlacement};
 use allotment::pool::{
-    DefaultPlacement, DevicePool, PoolError, PoolOptions, RawPool, Reuse, SourceErrorKind,
+    AnyPool, DefaultPlacement, DevicePool, PoolError, PoolOptions, RawPool, Reuse, Source, SourceErrorKind,
+    Upkeep,
 };
+use allotment::pressure::{Pressure, Watermarks};
 use allotment::sim::{DeviceMemory, Stream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -321,7 +324,7 @@ fn upkeep_works_until_it_is_dropped() {
     let (tell, told) = std::sync::mpsc::channel();
     let upkeep = |pool: &Arc<_>| {
         let tell = tell.clone();
-        DevicePool::upkeep(pool, Duration::from_millis(1), move |pool| {
+        Upkeep::new(pool, Duration::from_millis(1), move |pool: &DevicePool<_>| {
             pool.trim(0);
             let _ = tell.send(pool.stats().reserved.current);
         })
@@ -339,6 +342,39 @@ fn upkeep_works_until_it_is_dropped() {
     drop((pool, tell));
     while told.recv().is_ok() {}
     drop(second);
+}
+
+/// Pressure comes from the limit and from what others leave of the device, and ends above the hysteresis.
+#[test]
+fn pressure_is_of_what_the_pool_may_still_reserve() {
+    let pool = pool(64, PoolOptions::new());
+    let any: &dyn AnyPool = &pool;
+    let (stream, marks) = (pool.source().stream(), Watermarks::bytes(16 * MIB, 8 * MIB));
+    let mut now = Pressure::Normal;
+    let mut look = || {
+        now = any.pressure(marks, now).unwrap();
+        now
+    };
+    assert_eq!(look(), Pressure::Normal);
+    let kept: Vec<_> = (0..2).map(|_| pool.allocate(22 * MIB, &stream).unwrap()).collect();
+    assert_eq!(look(), Pressure::Normal, "20 MiB are left");
+    any.set_limit(58 * MIB).unwrap();
+    assert_eq!(look(), Pressure::Low);
+    any.set_limit(50 * MIB).unwrap();
+    assert_eq!(look(), Pressure::Critical);
+    any.set_limit(usize::MAX).unwrap();
+    // Another program uses some of the device.
+    let other = pool.source().reserve(10 * MIB, &stream).unwrap();
+    assert_eq!(look(), Pressure::Low);
+    // SAFETY: it was reserved above and is not used.
+    unsafe { pool.source().release(other, &stream) }.unwrap();
+    assert_eq!(look(), Pressure::Normal);
+    drop(kept);
+    // A hook of the pool behind the trait runs before a request fails.
+    static CALLED: AtomicUsize = AtomicUsize::new(0);
+    let id = any.register(0, &|_| CALLED.fetch_add(1, Ordering::Relaxed) * 0).unwrap();
+    assert!(pool.allocate(MIB << 10, &stream).is_err());
+    assert_eq!((CALLED.load(Ordering::Relaxed), any.unregister(id), any.unregister(id)), (1, true, false));
 }
 
 /// A program that never calls `step` gets rid of old segments by its requests and frees, which wait for nothing.

@@ -107,6 +107,12 @@ impl Watermarks {
         self
     }
 
+    /// Returns the state that follows `before` when `free` of `capacity` bytes are free. Marks for the largest free block do not count.
+    #[cfg(feature = "std")]
+    pub(crate) fn next(self, before: Pressure, free: usize, capacity: usize) -> Pressure {
+        self.of(capacity).next(before, free, usize::MAX)
+    }
+
     /// Computes the marks of a heap of `capacity` bytes.
     pub(super) fn of(self, capacity: usize) -> Marks {
         // With a mark beyond the capacity, there is pressure unless everything is free.
