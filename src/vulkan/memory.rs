@@ -66,13 +66,15 @@ pub struct Place {
     pub buffer: vk::Buffer,
     /// The block's address for the CPU, with exposed provenance; `None` if the CPU cannot access it.
     pub mapped: Option<NonZeroUsize>,
+    /// Whether the allocation is dedicated to one resource.
+    pub dedicated: bool,
 }
 
 impl Place {
     /// Returns a placeholder without memory.
     pub(super) fn none(memory_type: u32) -> Self {
         let (memory, buffer) = (vk::DeviceMemory::null(), vk::Buffer::null());
-        Self { memory, offset: 0, bytes: 0, memory_type, buffer, mapped: None }
+        Self { memory, offset: 0, bytes: 0, memory_type, buffer, mapped: None, dedicated: false }
     }
 }
 
@@ -128,6 +130,7 @@ impl DeviceMemory {
             memory_type: self.index,
             buffer: found.buffer,
             mapped: found.mapped.and_then(|first| first.checked_add(offset)),
+            dedicated: false,
         })
     }
 

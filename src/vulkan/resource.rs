@@ -9,6 +9,7 @@ use crate::placement::SegmentPlacement;
 use crate::pool::{Allocation, DefaultPlacement, RawPool, Stream as _};
 use crate::units::debug;
 use ash::vk;
+use bytemuck::{NoUninit, Pod};
 use core::ptr;
 use std::sync::Arc;
 
@@ -39,6 +40,8 @@ pub(super) enum Owner<P: SegmentPlacement> {
 /// The requirements of a resource on its memory.
 struct Needs {
     bytes: u64,
+    /// The size before rounding, which a dedicated allocation must have.
+    exact: u64,
     align: u64,
     types: u32,
     /// Whether the driver prefers or requires a dedicated allocation.
@@ -49,6 +52,7 @@ impl Needs {
     fn of(needs: &vk::MemoryRequirements, dedicated: &vk::MemoryDedicatedRequirements<'_>) -> Self {
         Self {
             bytes: needs.size,
+            exact: needs.size,
             align: needs.alignment,
             types: needs.memory_type_bits,
             is_dedicated: dedicated.prefers_dedicated_allocation == vk::TRUE
@@ -198,11 +202,13 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
             return Err(Error::WrongMemoryType { index: source.memory_type(), allowed: needs.types });
         }
         let needs = needs.whole(resource.atom);
-        if needs.is_dedicated {
-            let own = source.allocate(needs.bytes, Some(alone))?;
+        if needs.is_dedicated || needs.exact >= source.wish().dedicated_from {
+            resource.bytes = needs.exact;
+            let own = source.allocate(needs.exact, Some(alone))?;
             resource.owner = Some(Owner::Own(own));
             let mapped = source.map(own.memory)?;
-            resource.place = Place { memory: own.memory, bytes: own.bytes, mapped, ..resource.place };
+            let place = Place { memory: own.memory, bytes: own.bytes, mapped, ..resource.place };
+            resource.place = Place { dedicated: true, ..place };
         } else {
             let length = usize::try_from(needs.bytes).unwrap_or(usize::MAX);
             let align = usize::try_from(needs.align).unwrap_or(usize::MAX);
@@ -230,7 +236,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
         &self.place
     }
 
-    /// Returns whether the memory is a dedicated allocation, not a block of the pool.
+    /// Returns whether the resource has an allocation of its own, not a block of the pool: a dedicated or an imported one.
     pub fn is_dedicated(&self) -> bool {
         matches!(self.owner, Some(Owner::Own(_)))
     }
@@ -249,12 +255,13 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
         }
     }
 
-    /// Writes into the memory with the CPU, after all work that may use it.
+    /// Writes values into the memory with the CPU, from byte `offset` on, after all work that may use it.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if the range is not inside the resource or the CPU cannot access it, or the error of the driver.
-    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub fn write<T: NoUninit>(&mut self, offset: u64, values: &[T]) -> Result<(), Error> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
         let target = self.mapped(offset, bytes.len())?;
         self.settle()?;
         // SAFETY: the range is mapped and belongs to this value, no work uses it, and no other reference to it exists.
@@ -265,12 +272,13 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
         Ok(unsafe { device.flush_mapped_memory_ranges(&[range]) }.named("vkFlushMappedMemoryRanges")?)
     }
 
-    /// Reads the memory with the CPU, after all work that may write it.
+    /// Reads values from the memory with the CPU, from byte `offset` on, after all work that may write it.
     ///
     /// # Errors
     ///
     /// The errors of [`Resource::write`].
-    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
+    pub fn read<T: Pod>(&self, offset: u64, values: &mut [T]) -> Result<(), Error> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
         let from = self.mapped(offset, bytes.len())?;
         self.settle()?;
         if let Some(range) = self.range(offset, bytes.len()) {
@@ -361,9 +369,9 @@ mod tests {
 
     #[test]
     fn neighbours_share_no_unit() {
-        let needs = Needs { bytes: 100, align: 16, types: 1, is_dedicated: false }.whole(1024);
-        assert_eq!((needs.bytes, needs.align), (1024, 1024));
-        let needs = Needs { bytes: 4096, align: 4096, types: 1, is_dedicated: false }.whole(64);
+        let needs = Needs { bytes: 100, exact: 100, align: 16, types: 1, is_dedicated: false }.whole(1024);
+        assert_eq!((needs.bytes, needs.exact, needs.align), (1024, 100, 1024));
+        let needs = Needs { bytes: 4096, align: 4096, ..needs }.whole(64);
         assert_eq!((needs.bytes, needs.align), (4096, 4096));
     }
 }

@@ -56,6 +56,10 @@ impl Resource<vk::Buffer> {
         if inner.descriptors.is_none() {
             return Err(Error::Unsupported("sharing memory as file descriptors"));
         }
+        const ADDRESS: vk::BufferUsageFlags = vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+        if usage.contains(ADDRESS) && !inner.has_addresses {
+            return Err(Error::Unsupported("device addresses"));
+        }
         let types = inner.memory.memory_types_as_slice();
         let kind = types.get(place.memory_type as usize).ok_or(Error::NoMemoryType)?;
         let visible = kind.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE);
@@ -79,10 +83,18 @@ impl Resource<vk::Buffer> {
         }
         let mut import =
             vk::ImportMemoryFdInfoKHR::default().handle_type(EXPORTED).fd(descriptor.as_raw_fd());
-        let info = vk::MemoryAllocateInfo::default()
+        let mut alone = vk::MemoryDedicatedAllocateInfo::default().buffer(raw);
+        let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+        let mut info = vk::MemoryAllocateInfo::default()
             .allocation_size(place.bytes)
             .memory_type_index(place.memory_type)
             .push_next(&mut import);
+        if place.dedicated {
+            info = info.push_next(&mut alone);
+        }
+        if usage.contains(ADDRESS) {
+            info = info.push_next(&mut flags);
+        }
         let own = inner.allocate(&info).inspect_err(|_| undo())?;
         let memory = own.memory;
         // The memory now owns the descriptor.

@@ -25,6 +25,7 @@ pub struct Wish {
     pub(super) usage: BufferUsageFlags,
     pub(super) shareable: bool,
     pub(super) beyond_budget: bool,
+    pub(super) dedicated_from: u64,
 }
 
 /// Properties that a type must not have unless they are required, because they limit its uses.
@@ -51,6 +52,7 @@ impl Wish {
             ),
             shareable: false,
             beyond_budget: false,
+            dedicated_from: u64::MAX,
         }
     }
 
@@ -126,6 +128,13 @@ impl Wish {
     /// its own means.
     pub fn beyond_budget(mut self) -> Self {
         self.beyond_budget = true;
+        self
+    }
+
+    /// Gives each resource of at least this many bytes a dedicated allocation, which some drivers place better, for example a large render
+    /// target. By default, only the resources for which the driver prefers this have one.
+    pub fn dedicated_from(mut self, bytes: u64) -> Self {
+        self.dedicated_from = bytes;
         self
     }
 

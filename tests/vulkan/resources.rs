@@ -34,7 +34,7 @@ fn copies_on_two_streams_run_in_order() {
         b.run(|device, commands| device.cmd_copy_buffer(commands, second.raw(), result.raw(), &whole))
             .unwrap();
     }
-    let mut bytes = vec![0; MIB];
+    let mut bytes = vec![0_u8; MIB];
     result.read(0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|&byte| byte == 7));
     drop((first, second, result));
@@ -94,6 +94,12 @@ fn the_cpu_reads_what_it_wrote() {
     let end = buffer.bytes();
     assert_eq!(buffer.write(end - 8, b"allotment"), Err(Error::OutOfRange));
     assert_eq!(buffer.read(u64::MAX, &mut bytes), Err(Error::OutOfRange));
+    let numbers = [0.5_f32, -1.0];
+    buffer.write(20, &numbers).unwrap();
+    let mut back = [0_f32; 2];
+    buffer.read(20, &mut back).unwrap();
+    assert_eq!(back, numbers);
+    assert_eq!(buffer.read(end - 4, &mut back), Err(Error::OutOfRange));
     // One mapping for each segment: neighbours differ by their offsets.
     let first = buffer.place().mapped.unwrap().get() - buffer.place().offset as usize;
     let again = Resource::buffer(&pool, 1000, COPIES, &stream).unwrap();
@@ -155,9 +161,35 @@ fn an_image_lies_in_a_pool_and_is_cleared() {
         })
     }
     .unwrap();
-    let mut bytes = vec![0; 256 * 128 * 4];
+    let mut bytes = vec![0_u8; 256 * 128 * 4];
     result.read(0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|&byte| byte == 255));
+}
+
+/// Resources from a wished size on have allocations of exactly their size, which return to the device.
+#[test]
+fn large_resources_have_dedicated_allocations_if_wished() {
+    let world = World::new();
+    let stream = world.stream();
+    let pool = world.pool(Wish::upload().dedicated_from(MIB as u64), PoolOptions::new());
+    let small = Resource::buffer(&pool, MIB as u64 / 2, COPIES, &stream).unwrap();
+    let mut large = Resource::buffer(&pool, 3 * MIB as u64 + 4, COPIES, &stream).unwrap();
+    let extent = vk::Extent3D { width: 1000, height: 999, depth: 1 };
+    // SAFETY: the description is valid.
+    let target = unsafe { Resource::image(&pool, image().extent(extent), &stream) }.unwrap();
+    assert_eq!([small.is_dedicated(), large.is_dedicated(), target.is_dedicated()], [false, true, true]);
+    for place in [large.place(), target.place()] {
+        assert!(place.dedicated && place.offset == 0 && place.buffer == vk::Buffer::null());
+    }
+    assert_eq!((large.place().bytes, target.place().bytes), (large.bytes(), target.bytes()));
+    large.write(3 * MIB as u64, &[7_u32]).unwrap();
+    let mut number = [0_u32];
+    large.read(3 * MIB as u64, &mut number).unwrap();
+    assert_eq!((number, world.device.allocations()), ([7], 3));
+    drop((large, target));
+    stream.synchronize().unwrap();
+    drop(Resource::buffer(&pool, 4, COPIES, &stream).unwrap());
+    assert_eq!(world.device.allocations(), 1);
 }
 
 /// Many buffers and images in one segment, each bound and none at another's place.

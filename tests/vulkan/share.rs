@@ -34,7 +34,7 @@ fn another_device_sees_what_was_written() {
     // SAFETY: the buffers are live and allow transfers.
     unsafe { b.run(|device, commands| device.cmd_copy_buffer(commands, other.raw(), result.raw(), &whole)) }
         .unwrap();
-    let mut bytes = vec![0; MIB];
+    let mut bytes = vec![0_u8; MIB];
     result.read(0, &mut bytes).unwrap();
     assert!(bytes.iter().all(|&byte| byte == 5));
     // The memory outlives the buffer that it came from.
@@ -45,6 +45,22 @@ fn another_device_sees_what_was_written() {
         .unwrap();
     b.synchronize().unwrap();
     assert_eq!(here.device.allocations(), 0);
+}
+
+/// Memory that is dedicated to a buffer is imported as such.
+#[test]
+fn a_dedicated_buffer_is_shared() {
+    let (here, there) = (World::new(), World::new());
+    let (a, b) = (here.stream(), there.stream());
+    let pool = here.pool(Wish::readback().shareable().dedicated_from(0), PoolOptions::new());
+    let mut buffer = Resource::buffer(&pool, 100_000, COPIES, &a).unwrap();
+    assert!(buffer.place().dedicated);
+    buffer.write(4000, &[1_u64, 2, 3]).unwrap();
+    // SAFETY: the descriptor is that of this buffer.
+    let other = unsafe { Resource::import(buffer.export().unwrap(), buffer.place(), 100_000, COPIES, &b) };
+    let (other, mut seen) = (other.unwrap(), [0_u64; 3]);
+    other.read(4000, &mut seen).unwrap();
+    assert_eq!((seen, other.place().dedicated), ([1, 2, 3], true));
 }
 
 #[test]
