@@ -4,7 +4,7 @@
 const CHIPS: [(&str, &[&str]); 8] = [
     ("microbit", &["microbit", "microbit-network", "microbit-interrupts"]),
     ("lm3s6965evb", &["lm3s6965evb", "lm3s6965evb-interrupts", "lm3s6965evb-rtic"]),
-    ("mps2-an385", &["mps2-an385-sampled"]),
+    ("mps2-an385", &["mps2-an385-reset", "mps2-an385-sampled"]),
     ("mps2-an386", &["mps2-an386", "mps2-an386-embassy"]),
     ("mps2-an386-zones", &["mps2-an386-zones"]),
     ("mps2-an505", &["mps2-an505", "mps2-an505-sampled"]),

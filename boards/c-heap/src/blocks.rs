@@ -411,7 +411,8 @@ impl<L: Lock> Heap<L> {
     /// Returns the figures of this moment, and how many bytes of kept blocks are free.
     pub fn stats(&self) -> (Option<Stats>, usize) {
         self.with(|state| {
-            let free = state.kept.places.iter().filter(|place| place.addr() % 2 != 0).count() * state.kept.most;
+            let free =
+                state.kept.places.iter().filter(|place| place.addr() % 2 != 0).count() * state.kept.most;
             let largest = state.placement.largest_free().max(if free > 0 { state.kept.most } else { 0 });
             (state.counters.snapshot(largest), free)
         })

@@ -130,7 +130,12 @@ pub unsafe extern "C" fn allotment_heap_size(heap: *mut c_void, block: *mut c_vo
 ///
 /// The heap must be one of `allotment_heap_create`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn allotment_heap_keep(heap: *mut c_void, least: usize, most: usize, count: usize) -> bool {
+pub unsafe extern "C" fn allotment_heap_keep(
+    heap: *mut c_void,
+    least: usize,
+    most: usize,
+    count: usize,
+) -> bool {
     // SAFETY: the caller's contract.
     unsafe { &*heap.cast::<Own>() }.keep(least, most, count)
 }

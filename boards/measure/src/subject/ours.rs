@@ -23,8 +23,7 @@ pub type Chosen =
 pub type Chosen = allotment::Kept<Heap<allotment::placement::Default, Alone>, 1, Alone>;
 /// The same behind caches for each core, of which there is one.
 #[cfg(feature = "per-core")]
-pub type Chosen =
-    allotment::cores::PerCore<Heap<allotment::placement::Default, Alone>, One, Alone, 1>;
+pub type Chosen = allotment::cores::PerCore<Heap<allotment::placement::Default, Alone>, One, Alone, 1>;
 /// The same with the checks of level `Basic`.
 #[cfg(feature = "heap-basic")]
 pub type Chosen = Heap<allotment::placement::MicroTlsf<4, true>, Alone>;
