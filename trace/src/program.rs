@@ -2,8 +2,6 @@
 
 use std::alloc::Layout;
 
-use foldhash::HashMap;
-
 use crate::error::{Problem, TraceError};
 use crate::event::{Action, Block};
 use crate::reader::{Checked, Reader};
@@ -116,9 +114,6 @@ const MOST: usize = 1 << 28;
 #[derive(Debug, Default)]
 pub struct ProgramBuilder {
     program: Program,
-    slots: HashMap<u64, usize>,
-    /// The slots that are free again after use.
-    unused: Vec<usize>,
     bytes: usize,
 }
 
@@ -128,7 +123,7 @@ impl ProgramBuilder {
     /// # Errors
     /// If its figures do not fit an [`Op`].
     pub fn push(&mut self, checked: &Checked) -> Result<(), TraceError> {
-        let Checked { event, place, before, .. } = checked;
+        let Checked { event, place, slot, before, .. } = checked;
         let (size, align) = match event.action {
             Action::Allocate { size, align } => (size, align),
             _ => before.map_or((0, 0), |Block { size, align }| (size, align)),
@@ -140,26 +135,13 @@ impl ProgramBuilder {
             Action::Reallocate { size } => (Kind::Reallocate, word(size)),
             Action::Free => (Kind::Free, 0),
         };
-        let slot = match kind {
-            Kind::Allocate => {
-                let slot = self.unused.pop().unwrap_or(self.program.slots);
-                self.program.slots = self.program.slots.max(slot + 1);
-                self.slots.insert(event.id, slot);
-                slot
-            }
-            Kind::Reallocate => self.slots.get(&event.id).copied().unwrap_or_default(),
-            Kind::Free => {
-                let slot = self.slots.remove(&event.id).unwrap_or_default();
-                self.unused.push(slot);
-                slot
-            }
-        };
+        self.program.slots = self.program.slots.max(slot + 1);
         let align = if align == 0 { 8 } else { word(align) };
         let size = word(size);
         if self.program.ops.len() == MOST {
             return Err(Problem::Many(MOST).at(*place));
         }
-        let op = Op::new(kind, slot, size, align, new)
+        let op = Op::new(kind, *slot, size, align, new)
             .ok_or_else(|| Problem::Size { size: size.max(new) as u64, align: align as u64 }.at(*place))?;
         self.bytes = match kind {
             Kind::Allocate => self.bytes + size,

@@ -18,6 +18,9 @@ pub struct Checked {
     pub event: Event,
     /// Its place in the trace.
     pub place: Place,
+    /// The number of its block among the live ones, for a table of blocks: below the most live blocks so far, and used again once the
+    /// block is freed.
+    pub slot: usize,
     /// The block before it; `None` for an allocation.
     pub before: Option<Block>,
     /// Live requested bytes after it.
@@ -37,7 +40,10 @@ pub struct Checked {
 pub struct Reader<'a> {
     records: Records<'a>,
     limits: Limits,
-    live: HashMap<u64, Block>,
+    /// The live blocks and their slots, by id.
+    live: HashMap<u64, (Block, usize)>,
+    /// The slots that are free again.
+    unused: Vec<usize>,
     bytes: u64,
     /// Number of events read.
     events: u64,
@@ -90,6 +96,7 @@ impl<'a> Reader<'a> {
             records,
             limits,
             live: HashMap::default(),
+            unused: Vec::new(),
             bytes: 0,
             events: 0,
             time: 0,
@@ -140,7 +147,7 @@ impl<'a> Reader<'a> {
 
     /// Returns the live blocks with their ids, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
-        self.live.iter().map(|(&id, &block)| (id, block))
+        self.live.iter().map(|(&id, &(block, _))| (id, block))
     }
 
     /// Returns the number of events that the recorder has reported as lost so far.
@@ -161,7 +168,7 @@ impl<'a> Reader<'a> {
     /// Checks an event; `None` if it must be omitted.
     fn check(&mut self, place: Place, event: Event, stack: u32) -> Result<Option<Checked>, Problem> {
         let id = event.id;
-        let known = self.live.get(&id).copied();
+        let (known, slot) = self.live.get(&id).copied().unzip();
         let after = match event.action {
             Action::Allocate { .. } if known.is_some() => {
                 if self.lost == 0 {
@@ -205,13 +212,19 @@ impl<'a> Reader<'a> {
             }
             bytes = bytes.checked_add(size).filter(|&bytes| bytes <= most).ok_or(Problem::Total)?;
         }
+        let slot = slot.or_else(|| self.unused.pop()).unwrap_or(self.live.len());
         match after {
-            Some(block) => self.live.insert(id, block),
-            None => self.live.remove(&id),
-        };
+            Some(block) => {
+                self.live.insert(id, (block, slot));
+            }
+            None => {
+                self.live.remove(&id);
+                self.unused.push(slot);
+            }
+        }
         self.bytes = bytes;
         let live_blocks = self.live.len();
-        Ok(Some(Checked { event, place, before: known, live_bytes: bytes, live_blocks, stack }))
+        Ok(Some(Checked { event, place, slot, before: known, live_bytes: bytes, live_blocks, stack }))
     }
 
     /// Reads the notes after an event, which may hold its stack.

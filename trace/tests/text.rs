@@ -315,8 +315,17 @@ proptest! {
         if let Ok(reader) = Reader::new(bytes.as_slice()) {
             // Whatever passes is consistent: the sums agree with the events.
             let mut live = std::collections::HashMap::new();
+            let (mut slots, mut most) = (std::collections::HashMap::new(), 0);
             for checked in reader {
                 let Ok(checked) = checked else { break };
+                // A slot belongs to one live block, and there are no more than blocks.
+                most = most.max(checked.live_blocks);
+                let holder = match checked.event.action {
+                    Action::Free => slots.remove(&checked.slot),
+                    _ => slots.insert(checked.slot, checked.event.id),
+                };
+                let expected = checked.before.map(|_| checked.event.id);
+                prop_assert_eq!((holder, checked.slot < most), (expected, true));
                 match checked.event.action {
                     Action::Allocate { size, .. } => prop_assert!(live.insert(checked.event.id, size).is_none()),
                     Action::Reallocate { size } => {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use allotment_trace::{Action, Checked, Kind, Op, Program, ProgramBuilder, Reader, TraceError};
-use foldhash::HashMap;
 
 use crate::failure::Failure;
 use crate::input::Input;
@@ -46,7 +45,8 @@ pub struct Run {
 pub struct Gathering {
     builder: ProgramBuilder,
     lives: Vec<Life>,
-    known: HashMap<u64, u32>,
+    /// The numbers of the live blocks' lives, by slot.
+    known: Vec<u32>,
     life_of: Vec<u32>,
     live: Vec<u64>,
 }
@@ -68,11 +68,14 @@ impl Gathering {
                 let life = self.lives.len() as u32;
                 let tag = event.tag.clone();
                 self.lives.push(Life { from: number, to: None, sizes: [size; 3], align, resized: 0, tag });
-                self.known.insert(event.id, life);
+                if self.known.len() <= checked.slot {
+                    self.known.resize(checked.slot + 1, 0);
+                }
+                self.known[checked.slot] = life;
                 life
             }
             Action::Reallocate { size } => {
-                let life = self.known.get(&event.id).copied().unwrap_or_default();
+                let life = self.known.get(checked.slot).copied().unwrap_or_default();
                 if let Some(Life { sizes: [_, most, last], resized, .. }) = self.lives.get_mut(life as usize)
                 {
                     *last = (size as usize).max(1);
@@ -82,7 +85,7 @@ impl Gathering {
                 life
             }
             Action::Free => {
-                let life = self.known.remove(&event.id).unwrap_or_default();
+                let life = self.known.get(checked.slot).copied().unwrap_or_default();
                 if let Some(life) = self.lives.get_mut(life as usize) {
                     life.to = Some(number);
                 }

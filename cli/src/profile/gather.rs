@@ -86,7 +86,8 @@ struct Live {
 /// Counts the events of a run, one after the other.
 #[derive(Clone)]
 pub struct Counting {
-    live: HashMap<u64, Live>,
+    /// By slot.
+    live: Vec<Option<Live>>,
     stacks: Ledger,
     tags: Ledger,
     sizes: Ledger,
@@ -143,7 +144,7 @@ impl Profile {
             };
             // The names of functions stand behind the last event.
             if !reached {
-                counting.event(&checked.event, checked.stack);
+                counting.event(&checked.event, checked.slot, checked.stack);
             }
         }
         if counting.events == 0 && until.is_none() {
@@ -192,7 +193,7 @@ impl Counting {
     /// Begins with a trace's header.
     pub fn new(header: &Header) -> Self {
         let mut counting = Self {
-            live: HashMap::default(),
+            live: Vec::new(),
             stacks: Ledger::default(),
             tags: Ledger::default(),
             sizes: Ledger::default(),
@@ -223,15 +224,18 @@ impl Counting {
         u128::from(now - first) > time.as_nanos()
     }
 
-    /// Counts an event and the stack that made it; 0 is no stack.
-    pub fn event(&mut self, event: &Event, stack: u32) {
+    /// Counts an event of the block in a slot ([`Checked::slot`]), and the stack that made it; 0 is no stack.
+    pub fn event(&mut self, event: &Event, slot: usize, stack: u32) {
         if self.tail.is_some_and(|tail| self.events >= tail) && event.action == Action::Free {
             return;
         }
         if let Some(time) = event.time {
             self.times = Some((self.times.map_or(time, |(first, _)| first), time));
         }
-        let known = self.live.remove(&event.id);
+        if self.live.len() <= slot {
+            self.live.resize(slot + 1, None);
+        }
+        let known = self.live[slot].take();
         if let Some(live) = &known {
             // A sample does not say what was asked for in between.
             let temporary =
@@ -268,7 +272,7 @@ impl Counting {
                 event: self.events,
                 time: self.times.map(|(_, last)| last),
             };
-            self.live.insert(event.id, live);
+            self.live[slot] = Some(live);
             self.last = Some(event.id);
             let live = self.total.costs[0].live;
             if live > self.peak.0 {
@@ -289,7 +293,7 @@ impl Counting {
         let mut since: HashMap<u32, (u64, u64)> = HashMap::default();
         let mut times = HashMap::default();
         let first = self.times.map_or(0, |(first, _)| first);
-        for live in self.live.values() {
+        for live in self.live.iter().flatten() {
             let span = since.entry(live.stack).or_insert((live.event, live.event));
             *span = (span.0.min(live.event), span.1.max(live.event));
             if let Some(time) = live.time {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use allotment_trace::{Record, Stacks};
+use allotment_trace::{Action, Event, Record, Stacks};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -18,6 +18,7 @@ pub struct Follow {
     others: usize,
     follower: Follower,
     counting: Counting,
+    slots: Slots,
     stacks: Stacks,
     names: Resolver,
     /// The stack of the next event.
@@ -27,6 +28,29 @@ pub struct Follow {
     before: HashMap<Label, Costs>,
     total_before: Costs,
     shown: Instant,
+}
+
+/// Numbers the live blocks, as a reader of whole traces does.
+#[derive(Default)]
+struct Slots {
+    by_id: HashMap<u64, usize>,
+    unused: Vec<usize>,
+}
+
+impl Slots {
+    /// Returns the slot of an event's block.
+    fn of(&mut self, event: &Event) -> usize {
+        let Self { by_id, unused } = self;
+        let known = by_id.get(&event.id).copied();
+        let slot = known.or_else(|| unused.pop()).unwrap_or(by_id.len());
+        if event.action == Action::Free {
+            by_id.remove(&event.id);
+            unused.push(slot);
+        } else {
+            by_id.insert(event.id, slot);
+        }
+        slot
+    }
 }
 
 /// A line of the program and the memory that it holds.
@@ -77,6 +101,7 @@ impl Follow {
             others: 0,
             follower: Follower::new(path, false, true)?,
             counting: Counting::new(&header),
+            slots: Slots::default(),
             stacks: Stacks::default(),
             names: Resolver::default(),
             stack: 0,
@@ -100,12 +125,14 @@ impl Follow {
     }
 
     fn read(&mut self) -> Result<(), Failure> {
-        let Self { follower, counting, stacks, stack, .. } = self;
+        let Self { follower, counting, slots, stacks, stack, .. } = self;
         follower.step(|item| {
             match item {
                 Item::Stack(node) => *stack = node,
                 Item::Record(Record::Stack(line)) => stacks.read(&line),
-                Item::Record(Record::Event(event)) => counting.event(&event, std::mem::take(stack)),
+                Item::Record(Record::Event(event)) => {
+                    counting.event(&event, slots.of(&event), std::mem::take(stack));
+                }
                 Item::Record(_) => {}
             }
             Ok(())

@@ -197,7 +197,7 @@ fn draw(
     let whole = events.is_none() && header.sampling().is_none() && header.get("order") != Some("none");
     let mut run = (whole && !time_limit.is_zero()).then(Gathering::default);
     let count = |checked: &Checked| {
-        counting.event(&checked.event, checked.stack);
+        counting.event(&checked.event, checked.slot, checked.stack);
         // A trace that is too large to be replayed in memory is drawn without suggestions.
         run.take_if(|run| run.push(checked).is_err());
     };

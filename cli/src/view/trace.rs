@@ -144,8 +144,7 @@ impl Trace {
             closing: 0,
         };
         let weights = Weights::new(reader.header());
-        let mut builder =
-            Builder { trace, live: HashMap::default(), tags: HashMap::default(), weights, bytes: 0 };
+        let mut builder = Builder { trace, live: Vec::new(), tags: HashMap::default(), weights, bytes: 0 };
         for checked in reader.by_ref().take(most.unwrap_or(usize::MAX)) {
             let checked = checked?;
             each(&checked);
@@ -179,8 +178,8 @@ impl Trace {
 
 struct Builder {
     trace: Trace,
-    /// By id.
-    live: HashMap<u64, u32>,
+    /// By slot.
+    live: Vec<u32>,
     tags: HashMap<Arc<str>, u32>,
     weights: Weights,
     /// Bytes that are live.
@@ -218,13 +217,16 @@ impl Builder {
                     tag,
                     stack: checked.stack,
                 });
-                self.live.insert(event.id, next);
+                if self.live.len() <= checked.slot {
+                    self.live.resize(checked.slot + 1, 0);
+                }
+                self.live[checked.slot] = next;
                 (Action::Allocate, size, next)
             }
             Asked::Reallocate { size } => {
-                (Action::Resize, weighed(size), self.live.get(&event.id).copied().unwrap_or(next))
+                (Action::Resize, weighed(size), self.live.get(checked.slot).copied().unwrap_or(next))
             }
-            Asked::Free => (Action::Free, 0, self.live.remove(&event.id).unwrap_or(next)),
+            Asked::Free => (Action::Free, 0, self.live.get(checked.slot).copied().unwrap_or(next)),
         };
         let Some(known) = trace.blocks.get_mut(block as usize) else { return Ok(()) };
         let before = if action == Action::Allocate { 0 } else { known.size };
