@@ -173,6 +173,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// than a lack of memory.
     fn enlarge(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
         if self.options.lean {
+            // While more is reserved than a lowered limit allows, released memory does not come back.
+            if !self.admits(state, 0) {
+                if let Some(number) = self.any_free(state, need, Patience::Request) {
+                    return Ok(Some(number));
+                }
+            }
             self.make_way(state, need.request, need.heap);
         }
         match self.grow(state, need.request, need.heap) {

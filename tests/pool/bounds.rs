@@ -4,7 +4,7 @@ use super::{KIB, MIB, pool};
 use allotment::placement::{GoodFit, SegmentPlacement};
 use allotment::pool::{
     AnyPool, DefaultPlacement, DevicePool, PoolError, PoolOptions, RawPool, Reuse, Source, SourceErrorKind,
-    Upkeep,
+    Stream as _, Upkeep,
 };
 use allotment::pressure::{Pressure, Watermarks};
 use allotment::sim::{DeviceMemory, Stream};
@@ -375,6 +375,21 @@ fn pressure_is_of_what_the_pool_may_still_reserve() {
     let id = any.register(0, &|_| CALLED.fetch_add(1, Ordering::Relaxed) * 0).unwrap();
     assert!(pool.allocate(MIB << 10, &stream).is_err());
     assert_eq!((CALLED.load(Ordering::Relaxed), any.unregister(id), any.unregister(id)), (1, true, false));
+}
+
+/// A pool above its lowered limit uses what it has, instead of releasing it and finding no room.
+#[test]
+fn a_lowered_limit_leaves_free_memory_usable() {
+    for lean in [false, true] {
+        let pool = pool(64, PoolOptions::new().lean(lean).exact_above(MIB, MIB));
+        let (stream, other) = (pool.source().stream(), pool.source().stream());
+        let kept = pool.allocate(4 * MIB, &stream).unwrap();
+        drop(pool.allocate(3 * MIB, &other).unwrap());
+        pool.set_limit(MIB).unwrap();
+        assert_eq!(pool.available(stream.id()).unwrap(), 3 * MIB);
+        drop(pool.allocate(MIB, &stream).unwrap());
+        drop(kept);
+    }
 }
 
 /// A program that never calls `step` gets rid of old segments by its requests and frees, which wait for nothing.
