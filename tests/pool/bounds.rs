@@ -372,7 +372,11 @@ fn pressure_is_of_what_the_pool_may_still_reserve() {
     drop(kept);
     // A hook of the pool behind the trait runs before a request fails.
     static CALLED: AtomicUsize = AtomicUsize::new(0);
-    let id = any.register(0, &|_| CALLED.fetch_add(1, Ordering::Relaxed) * 0).unwrap();
+    let hook = |_: &_| {
+        CALLED.fetch_add(1, Ordering::Relaxed);
+        0
+    };
+    let id = any.register(0, Box::leak(Box::new(hook))).unwrap();
     assert!(pool.allocate(MIB << 10, &stream).is_err());
     assert_eq!((CALLED.load(Ordering::Relaxed), any.unregister(id), any.unregister(id)), (1, true, false));
 }
