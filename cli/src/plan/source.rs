@@ -189,6 +189,7 @@ fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
         ("--spill", args.spill),
         ("--weights", args.weights),
         ("--inputs", args.inputs),
+        ("--align", args.align.is_some()),
     ];
     if let Some((name, _)) = for_models.into_iter().find(|&(_, given)| given && !model) {
         return Err(PlanError::Option(format!("{name} is for models (.onnx, .tflite, .json): leave it out")));
