@@ -445,6 +445,9 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
 
 /// Refuses options for a tier that no buffer has, as they would do nothing.
 fn check_tiers(args: &PlanArgs, instance: &Instance) -> Result<(), PlanError> {
+    if instance.is_empty() {
+        return Ok(());
+    }
     let own: BTreeSet<u32> = instance.buffers().iter().map(|buffer| buffer.tier).collect();
     // What is moved to a slower memory lies in tier 1.
     let moves = args.spill || price::moves(args);
@@ -457,9 +460,9 @@ fn check_tiers(args: &PlanArgs, instance: &Instance) -> Result<(), PlanError> {
         let is_used = |tier: &&u32| own.contains(tier) || moves && **tier <= 1;
         if let Some(tier) = tiers.iter().find(|tier| !is_used(tier)) {
             let all: Vec<String> = own.iter().map(u32::to_string).collect();
-            let all = if all.is_empty() { "there are none".into() } else { all.join(", ") };
             return Err(PlanError::Option(format!(
-                "{name}: no buffer is in tier {tier} (tiers of the buffers: {all})"
+                "{name}: no buffer is in tier {tier} (tiers of the buffers: {})",
+                all.join(", ")
             )));
         }
     }
