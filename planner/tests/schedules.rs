@@ -495,7 +495,8 @@ fn what_is_wrong_is_found() {
         let random = &mut fastrand::Rng::with_seed(seed);
         let graph = random_graph(random);
         let changes = Changes { spill: None, joint: None, ..random_changes(random, 100) };
-        let Some(schedule) = scheduled(&graph, Lowering { weights: false, inputs: true, align: 16 }, &changes)
+        let Some(schedule) =
+            scheduled(&graph, Lowering { weights: false, inputs: true, align: 16 }, &changes)
         else {
             continue;
         };

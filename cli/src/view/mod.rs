@@ -194,7 +194,8 @@ fn draw(
     let mut counting = Counting::with_parts(reader.header());
     // What is no whole run cannot be repeated.
     let header = reader.header();
-    let whole = events.is_none() && header.sampling().is_none() && header.get("order") != Some("none");
+    let ordered = header.get("order") != Some("none");
+    let whole = events.is_none() && header.sampling().is_none() && ordered;
     let mut run = (whole && !time_limit.is_zero()).then(Gathering::default);
     let count = |checked: &Checked| {
         counting.event(&checked.event, checked.stack);
@@ -259,6 +260,16 @@ fn compared(before: &Profile, after: &Profile, scale: f64) -> Before {
 
 fn summary(out: &mut impl Write, path: &Path, report: &Report, given: bool) -> io::Result<()> {
     let totals = &report.totals;
+    if !totals.ordered {
+        return writeln!(
+            out,
+            "{}: a profile of {} requests in no order, {} blocks ({} B) live at the end",
+            path.display(),
+            totals.blocks,
+            totals.live_blocks,
+            totals.live_bytes,
+        );
+    }
     writeln!(
         out,
         "{}: {} events, peak {} B, {} in an arena of {} B, {} blocks ({} B) live at the end",
