@@ -195,11 +195,21 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     if checked.unfinished {
         unfinished.push("check");
     }
-    let leaks = warn::leaks(&run);
+    let mut leaks = warn::leaks(&run);
     show("suggestions");
     phase(&mut memory, 1);
     let mut suggestions = suggested(&run, &candidates, &candidate, &mut memory, &leaks);
     suggestions.extend(if chip { suggest::kept(&run, arena) } else { None });
+    for leak in &mut leaks {
+        let concerns =
+            |one: &Suggestion| one.left.iter().any(|&number| leak.has(&run.lives[number as usize]));
+        leak.suggestions = suggestions
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| concerns(one))
+            .map(|(number, _)| number)
+            .collect();
+    }
     if memory.deadline().passed() {
         unfinished.push("suggestions");
     }
@@ -433,7 +443,7 @@ fn text(mut out: impl Write, advice: &Advice, args: &AdviseArgs) -> io::Result<(
     if !advice.suggestions.is_empty() {
         writeln!(out, "\nsuggestions, each tried on this run:")?;
     }
-    for Suggestion { kind, bytes_saved, calls_saved, text, code } in &advice.suggestions {
+    for Suggestion { kind, bytes_saved, calls_saved, text, code, .. } in &advice.suggestions {
         match kind {
             Kinds::Kept => write!(out, "  saves no memory")?,
             _ => write!(out, "  saves {bytes_saved} B")?,
@@ -475,10 +485,15 @@ fn warnings(out: &mut impl Write, advice: &Advice, ram: Option<usize>) -> io::Re
         let bytes: usize = advice.leaks.iter().map(|leak| leak.bytes).sum();
         writeln!(out, "\nwarning: {left} blocks of {bytes} B were never freed; most of them:")?;
     }
-    for Leak { size, tag, blocks, bytes, growing } in advice.leaks.iter().take(5) {
+    for Leak { size, tag, blocks, bytes, growing, suggestions } in advice.leaks.iter().take(5) {
         let tag = tag.as_ref().map_or(String::new(), |tag| format!(", tag `{tag}`"));
         let growing = if *growing { ", more all the time" } else { "" };
         writeln!(out, "  {blocks} asked for {size} B{tag}: {bytes} B{growing}")?;
+        for Suggestion { bytes_saved, text, .. } in
+            suggestions.iter().map(|&number| &advice.suggestions[number])
+        {
+            writeln!(out, "    saves {bytes_saved} B: {text}")?;
+        }
     }
     if let Some(Growth { floors, per_run }) = &advice.growth {
         let (first, last) = (floors[2], floors[floors.len() - 1]);

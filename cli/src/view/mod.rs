@@ -234,14 +234,22 @@ fn draw(
             Some((before, scale))
         }
     };
-    report.set_who(Who::of(&profile, before.as_ref().map(|(before, scale)| (before, *scale))));
+    let who = Who::of(&profile, before.as_ref().map(|(before, scale)| (before, *scale)));
+    let calls = who.as_ref().map_or_else(Vec::new, |(_, calls)| calls.clone());
+    report.set_who(who);
     drop((profile, before));
     if let Some(run) = run {
         bar.set_message("trying what would need less memory");
         bar.tick();
         let limit = TRIED.min(deadline.left().unwrap_or(TRIED));
         if let Ok(tried) = advise::tried(&run, placement.heap(), limit) {
-            suggest::add_tried(&mut report.suggestions, tried);
+            let left = |number: u32| {
+                // Both lists have the blocks in the order of their allocations.
+                let block = trace.blocks.get(number as usize).filter(|block| block.to.is_none())?;
+                let call = calls.get(block.stack as usize).copied().unwrap_or(0);
+                Some([block.tag.into(), block.size, call.into()])
+            };
+            suggest::add_tried(&mut report.suggestions, tried, left);
         }
     }
     bar.finish_and_clear();

@@ -123,7 +123,7 @@ if (totals.live_blocks === 0) {
     { label: 'Together', value: row => row.count * row.size, cell: row => exactly(row.count * row.size), number: true },
     { label: 'First', value: row => row.first, cell: row => link(row.first), number: true },
     { label: 'Last', value: row => row.last, cell: row => link(row.last), number: true },
-  ], report.live_groups);
+  ], report.live_groups, 10, row => helps((tag, size) => tag === row.tag && size === row.size));
   table('live', blockColumns, report.live);
 }
 table('largest', blockColumns, report.largest);
