@@ -45,6 +45,10 @@ fn every_command_keeps_to_its_time_limit() {
     let (status, error) = refused(["advise", &trace, "--time-limit", "0s"]);
     assert_eq!(status, 1);
     assert!(error.contains("within the time limit of 0s: give more with --time-limit"), "{error}");
+    // However many rounds and threads it is given.
+    let many = "20000000000";
+    allotment(["replay", &trace, "--placement", "tlsf", "--rounds", many, "--time-limit", "300ms"]);
+    json(["plan", &trace, "-q", "--json", "--threads", many, "--time-limit", "300ms"]);
     assert!(begun.elapsed() < FAR_TOO_LONG, "{:?}", begun.elapsed());
 }
 
