@@ -74,6 +74,8 @@ struct Report {
     peak_event: Option<u64>,
     total: Costs,
     lines: Vec<Line>,
+    /// The costs of requests without a stack, which no line has.
+    unknown: Costs,
     tags: Vec<Tag>,
 }
 
@@ -96,6 +98,7 @@ pub fn who(args: &WhoArgs) -> Result<bool, Failure> {
             peak_event: profile.ordered.then_some(profile.peak_event),
             total: profile.total,
             lines: holders.iter().map(|holder| line(&profile, holder)).collect(),
+            unknown: profile.by_stack.first().copied().unwrap_or_default(),
             tags: tags(&profile, args.by),
         };
         crate::output::json(&mut out, &report)?;
@@ -191,6 +194,10 @@ fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Hol
     }
     if holders.len() > args.top {
         writeln!(out, "{} more lines: --top names them", holders.len() - args.top)?;
+    }
+    let unknown = profile.by_stack.first().copied().unwrap_or_default();
+    if profile.has_stacks() && by.of(&unknown) > 0 {
+        writeln!(out, "{:>12} {} {:>5.1} %  without a stack", by.of(&unknown), by.unit(), share(&unknown))?;
     }
     if profile.has_tags() {
         writeln!(out, "\nby tag or thread, {}:", by.meaning())?;

@@ -322,4 +322,8 @@ fn budgets_follow_resized_blocks() {
     }
     assert_eq!((live("tag net"), live("tag log")), (300.into(), 20.into()));
     assert_eq!(live("function other"), 300, "{found}");
+    // What has no stack is in no line, so `who` says how much that is.
+    assert_eq!(who["unknown"]["live"], 20, "{who}");
+    let text = printed(["who", &trace]);
+    assert!(text.contains("          20 B   6.2 %  without a stack\n"), "{text}");
 }
