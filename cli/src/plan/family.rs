@@ -78,7 +78,7 @@ pub(super) fn compare(
         rows.push([
             size.to_string(),
             own.peak.to_string(),
-            own.to_string(),
+            schedule.proved_of(&own),
             general.to_string(),
             format!("{more:+.1} %"),
             format!("{:+.1} %", (general as f64 / own.lower_bound.max(1) as f64 - 1.0) * 100.0),

@@ -137,6 +137,9 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
                     None => {
                         let graph = onnx::read_onnx_with(&bytes, &dims, &shapes, folder).map_err(refused)?;
                         warn_of_branches(&graph);
+                        for name in shapes.unknown(&graph) {
+                            say!("allotment: warning: --shapes: no tensor of the model is named {name}");
+                        }
                         Source::Model { graph, bytes, tflite: false }
                     }
                 }
