@@ -321,7 +321,7 @@ impl Wanted {
 /// Chooses a placement by what it needs at every address, and returns its number; `None` if no placement is left.
 ///
 /// Measuring that takes long, and it only adds to what the first address needs. So only the placements that decide the choice are measured,
-/// by `anywhere`; those that serve the run at some addresses only drop out.
+/// by `anywhere`; those that satisfy the run at some addresses only drop out.
 fn settle(
     candidates: &mut [Candidate],
     wanted: Wanted,
