@@ -5,6 +5,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 
 /// One place: its tier, its offset in the tier's arena, bytes, and the time steps `start..end` at which it is live.
+#[allow(dead_code)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     pub tier: usize,
@@ -15,6 +16,7 @@ pub struct Placed {
 }
 
 /// Where each buffer lies.
+#[allow(dead_code)]
 pub const PLAN: [Placed; 7] = [
     Placed { tier: 1, offset: 0, size: 65536, start: 0, end: 2 }, // IMAGE
     Placed { tier: 1, offset: 65536, size: 16384, start: 1, end: 3 }, // HALF
@@ -26,6 +28,7 @@ pub const PLAN: [Placed; 7] = [
 ];
 
 /// Indices into [`PLAN`].
+#[allow(dead_code)]
 pub mod index {
     pub const IMAGE: usize = 0;
     pub const HALF: usize = 1;
@@ -37,6 +40,7 @@ pub mod index {
 }
 
 /// The memory of tier 0; what is in it at first is not known.
+#[allow(dead_code)]
 #[repr(C, align(4))]
 pub struct Arena0(UnsafeCell<[MaybeUninit<u8>; 32768]>);
 
@@ -45,9 +49,11 @@ unsafe impl Sync for Arena0 {}
 
 /// The arena of tier 0: 32768 bytes.
 #[unsafe(link_section = ".uninit.plan")]
+#[allow(dead_code)]
 pub static ARENA_0: Arena0 = Arena0(UnsafeCell::new([MaybeUninit::uninit(); 32768]));
 
 /// The memory of tier 1; what is in it at first is not known.
+#[allow(dead_code)]
 #[repr(C, align(32))]
 pub struct Arena1(UnsafeCell<[MaybeUninit<u8>; 81920]>);
 
@@ -56,9 +62,11 @@ unsafe impl Sync for Arena1 {}
 
 /// The arena of tier 1: 81920 bytes.
 #[unsafe(link_section = ".psram.plan")]
+#[allow(dead_code)]
 pub static ARENA_1: Arena1 = Arena1(UnsafeCell::new([MaybeUninit::uninit(); 81920]));
 
 /// Returns the first byte of a tier's arena; null for a tier that is not there.
+#[allow(dead_code)]
 pub fn arena(tier: usize) -> *mut u8 {
     match tier {
         0 => ARENA_0.0.get().cast(),
@@ -68,6 +76,7 @@ pub fn arena(tier: usize) -> *mut u8 {
 }
 
 /// Returns the first byte of buffer `n` of [`PLAN`], which is the buffer's while it is live.
+#[allow(dead_code)]
 pub fn address(n: usize) -> *mut u8 {
     arena(PLAN[n].tier).wrapping_add(PLAN[n].offset)
 }

@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Write;
+use std::iter::repeat;
 use std::path::PathBuf;
 
-use allotment_trace::{Action, Checked, Stacks};
+use allotment_trace::{Action, Stacks};
 use clap::Args;
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::failure::Failure;
 use crate::input::{Firmware, Input};
-use crate::profile::{Profile, Weights, labels};
+use crate::profile::{Measure, Profile, Weights, labels};
 use crate::units::parse_limit;
 
 /// Arguments of `allotment budget`.
@@ -130,6 +131,9 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
         )));
     }
     let entries = Entries::new(budget, &profile.stacks);
+    if entries.names.iter().any(|(_, limits)| limits.peak.is_some()) {
+        profile.check(Measure::Peak, &input)?;
+    }
     let counts = count(&input, &entries)?;
     let mut found = Vec::new();
     for ((of, limits), count) in entries.names.iter().zip(&counts) {
@@ -215,18 +219,27 @@ impl Entries {
     }
 
     /// Returns the entries for which a request counts.
-    fn of(&self, checked: &Checked) -> Vec<usize> {
+    fn of(&self, stack: u32, tag: Option<usize>) -> Vec<usize> {
         let total = self.has_total.then_some(0);
-        let stack = self.by_stack.get(checked.stack as usize).into_iter().flatten().copied();
-        let tag = checked.event.tag.as_ref().and_then(|tag| self.by_tag.get(&**tag)).copied();
+        let stack = self.by_stack.get(stack as usize).into_iter().flatten().copied();
         total.into_iter().chain(stack).chain(tag).collect()
     }
+}
+
+/// A live block.
+struct Block {
+    bytes: u64,
+    stack: u32,
+    /// The entry of its tag.
+    tag: Option<usize>,
+    /// The entries for which it counts.
+    entries: Vec<usize>,
 }
 
 /// Follows the run and records each entry's peak, which may come at another moment than the run's peak.
 fn count(input: &Input, entries: &Entries) -> Result<Vec<Count>, Failure> {
     let mut counts = vec![Count::default(); entries.names.len()];
-    let mut live: HashMap<u64, (u64, Vec<usize>)> = HashMap::new();
+    let mut live: HashMap<u64, Block> = HashMap::new();
     let mut reader = input.trace()?.with_stacks();
     let tail = reader.header().tail();
     let mut weights = Weights::new(reader.header());
@@ -237,15 +250,19 @@ fn count(input: &Input, entries: &Entries) -> Result<Vec<Count>, Failure> {
             continue;
         }
         let known = live.remove(&event.id);
-        for &entry in known.iter().flat_map(|(_, entries)| entries) {
+        for (&entry, bytes) in known.iter().flat_map(|known| known.entries.iter().zip(repeat(known.bytes))) {
             let Count { live, .. } = &mut counts[entry];
-            *live = live.saturating_sub(known.as_ref().map_or(0, |(bytes, _)| *bytes));
+            *live = live.saturating_sub(bytes);
         }
         let (Action::Allocate { size, .. } | Action::Reallocate { size }) = event.action else { continue };
-        let belongs = match known {
-            Some((_, known)) if checked.stack == 0 && event.tag.is_none() => known,
-            _ => entries.of(&checked),
+        // A resize without a stack or a tag leaves the block to whom it belongs.
+        let stack =
+            if checked.stack > 0 { checked.stack } else { known.as_ref().map_or(0, |known| known.stack) };
+        let tag = match &event.tag {
+            Some(tag) => entries.by_tag.get(&**tag).copied(),
+            None => known.and_then(|known| known.tag),
         };
+        let belongs = entries.of(stack, tag);
         let weight = weights.of(size);
         for &entry in &belongs {
             let Count { live, peak, bytes, calls } = &mut counts[entry];
@@ -254,7 +271,7 @@ fn count(input: &Input, entries: &Entries) -> Result<Vec<Count>, Failure> {
             *bytes = bytes.saturating_add(weight.bytes);
             *calls = calls.saturating_add(weight.blocks);
         }
-        live.insert(event.id, (weight.bytes, belongs));
+        live.insert(event.id, Block { bytes: weight.bytes, stack, tag, entries: belongs });
     }
     Ok(counts)
 }

@@ -93,6 +93,9 @@ impl Length {
     pub(crate) fn scale(self, before: &Profile, after: &Profile) -> Result<f64, Failure> {
         match self {
             Self::Run => Ok(1.0),
+            Self::Event if after.events == 0 => {
+                Err(Failure::Other("the second run has no events to scale by".into()))
+            }
             Self::Event => Ok(before.events as f64 / after.events as f64),
             Self::Second => match (before.time, after.time) {
                 (Some(a), Some(b)) if !b.is_zero() => Ok(a.as_secs_f64() / b.as_secs_f64()),
@@ -144,11 +147,17 @@ type Figures = HashMap<String, u64>;
 /// A [`Failure`] with the message for the user.
 pub fn diff(args: &DiffArgs) -> Result<(), Failure> {
     let first = Input::new(&args.before)?.of(&args.firmware);
+    if args.after.is_none() && args.from.is_none() && args.per != Length::Run {
+        let what = "--per scales one run to another: give a second run, or --from";
+        return Err(Failure::Other(what.into()));
+    }
     let (before, after, names) = match (&args.after, args.to) {
         (Some(after), _) => {
             let second = Input::new(after)?.of(&args.firmware);
             let names = [first.shown(), second.shown()].map(|path| path.display().to_string());
-            (Some(Profile::read(&first, None)?), Profile::read(&second, None)?, names)
+            let (before, after) = (Profile::read(&first, None)?, Profile::read(&second, None)?);
+            after.check(args.by, &second)?;
+            (Some(before), after, names)
         }
         (None, to) => {
             let before = args.from.map(|from| Profile::read(&first, Some(from))).transpose()?;
@@ -157,6 +166,10 @@ pub fn diff(args: &DiffArgs) -> Result<(), Failure> {
             (before, Profile::read(&first, to)?, [from, to_name])
         }
     };
+    before.as_ref().map_or(Ok(()), |before| before.check(args.by, &first))?;
+    if args.after.is_none() {
+        after.check(args.by, &first)?;
+    }
     let scale = before.as_ref().map_or(Ok(1.0), |before| args.per.scale(before, &after))?;
     let by = args.by;
     let [before_name, after_name] = names;

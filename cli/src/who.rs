@@ -70,9 +70,12 @@ struct Report {
     /// The mean bytes per recorded block if the trace is a sample: costs are estimates then.
     sample: Option<u64>,
     seconds: Option<f64>,
-    peak_event: u64,
+    /// The event after which the peak was reached; `None` for a profile, which has no order of events.
+    peak_event: Option<u64>,
     total: Costs,
     lines: Vec<Line>,
+    /// The costs of requests without a stack, which no line has.
+    unknown: Costs,
     tags: Vec<Tag>,
 }
 
@@ -81,13 +84,9 @@ struct Report {
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub fn who(args: &WhoArgs) -> Result<bool, Failure> {
-    let profile = Profile::read(&Input::new(&args.trace)?.of(&args.firmware), args.until)?;
-    if profile.sampling.is_some() && args.by == Measure::Temporary {
-        return Err(Failure::Other(format!(
-            "{}: a sample does not say what is freed before the next request: record without --sample",
-            args.trace.display()
-        )));
-    }
+    let input = Input::new(&args.trace)?.of(&args.firmware);
+    let profile = Profile::read(&input, args.until)?;
+    profile.check(args.by, &input)?;
     let mut holders = holders(&profile, args.by);
     let mut out = crate::text::stdout();
     if args.json {
@@ -96,9 +95,10 @@ pub fn who(args: &WhoArgs) -> Result<bool, Failure> {
             events: profile.events,
             sample: profile.sampling.map(|sampling| sampling.mean),
             seconds: profile.time.map(|time| time.as_secs_f64()),
-            peak_event: profile.peak_event,
+            peak_event: profile.ordered.then_some(profile.peak_event),
             total: profile.total,
             lines: holders.iter().map(|holder| line(&profile, holder)).collect(),
+            unknown: profile.by_stack.first().copied().unwrap_or_default(),
             tags: tags(&profile, args.by),
         };
         crate::output::json(&mut out, &report)?;
@@ -111,16 +111,17 @@ pub fn who(args: &WhoArgs) -> Result<bool, Failure> {
 
 fn line(profile: &Profile, holder: &Holder) -> Line {
     let seconds = |event: u64| profile.time_of(event).map(|time| time.as_secs_f64());
+    let since = holder.since.filter(|_| profile.ordered);
     Line {
         function: holder.label.function.to_string(),
         file: holder.label.file.as_ref().map(ToString::to_string),
         line: holder.label.line,
         costs: holder.costs,
         stacks: holder.stacks,
-        first_event: holder.since.map(|(first, _)| first),
-        last_event: holder.since.map(|(_, last)| last),
-        first_seconds: holder.since.and_then(|(first, _)| seconds(first)),
-        last_seconds: holder.since.and_then(|(_, last)| seconds(last)),
+        first_event: since.map(|(first, _)| first),
+        last_event: since.map(|(_, last)| last),
+        first_seconds: since.and_then(|(first, _)| seconds(first)),
+        last_seconds: since.and_then(|(_, last)| seconds(last)),
         stack: holder.stack.iter().map(ToString::to_string).collect(),
     }
 }
@@ -135,11 +136,12 @@ fn tags(profile: &Profile, by: Measure) -> Vec<Tag> {
 fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Holder]) -> io::Result<()> {
     let Profile { name, events, total, peak, peak_event, .. } = profile;
     let time = profile.time.map_or(String::new(), |time| format!(" in {:.2} s", time.as_secs_f64()));
-    writeln!(
-        out,
-        "{name}: {events} events{time}, peak {peak} B after event {peak_event}, {} blocks of {} B live at the end",
-        total.blocks, total.live
-    )?;
+    if profile.ordered {
+        write!(out, "{name}: {events} events{time}, peak {peak} B after event {peak_event}")?;
+    } else {
+        write!(out, "{name}: a profile of {} requests in no order", total.calls)?;
+    }
+    writeln!(out, ", {} blocks of {} B live at the end", total.blocks, total.live)?;
     let by = args.by;
     if let Some(sampling) = profile.sampling {
         writeln!(
@@ -171,7 +173,7 @@ fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Hol
             None => String::new(),
         };
         writeln!(out, "{:>12}{error} {} {:>5.1} %{blocks}  {label}", by.of(costs), by.unit(), share(costs))?;
-        if let Some((first, last)) = since.filter(|_| by == Measure::Live) {
+        if let Some((first, last)) = since.filter(|_| by == Measure::Live && profile.ordered) {
             let when = |event: u64| match profile.time_of(event) {
                 Some(time) => format!("{:.2} s", time.as_secs_f64()),
                 None => format!("event {event}"),
@@ -192,6 +194,10 @@ fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Hol
     }
     if holders.len() > args.top {
         writeln!(out, "{} more lines: --top names them", holders.len() - args.top)?;
+    }
+    let unknown = profile.by_stack.first().copied().unwrap_or_default();
+    if profile.has_stacks() && by.of(&unknown) > 0 {
+        writeln!(out, "{:>12} {} {:>5.1} %  without a stack", by.of(&unknown), by.unit(), share(&unknown))?;
     }
     if profile.has_tags() {
         writeln!(out, "\nby tag or thread, {}:", by.meaning())?;

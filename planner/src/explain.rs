@@ -42,6 +42,9 @@ pub struct Explanation {
     pub steps: Vec<(i64, i64)>,
     /// Bytes live at these steps.
     pub load: u64,
+    /// The name and the end of the buffer that ends above that load wherever the others lie: it has a fixed offset or is never live.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alone: Option<(String, u64)>,
     /// Names and bytes of the buffers live at the first such step, largest first.
     pub live: Vec<(String, u64)>,
     /// The changes that would save the most, best first.
@@ -78,8 +81,11 @@ pub fn explain(
     let moment = steps.first().map_or(0, |step| step.0);
     let mut live: Vec<usize> = live_at(instance, moment);
     live.sort_by_key(|&n| Reverse(buffers[n].size));
+    let end = |buffer: &Buffer| buffer.fixed.unwrap_or(0) + buffer.size;
+    let alone = buffers.iter().max_by_key(|&buffer| end(buffer)).filter(|&buffer| end(buffer) > bound.bytes);
     let mut reliefs = Vec::new();
-    for &n in live.iter().take(24) {
+    // If one buffer alone decides, no other change helps.
+    for &n in live.iter().take(if alone.is_some() { 0 } else { 24 }) {
         let mut with = |remedy: Remedy, replacement: Option<Buffer>| {
             if deadline.passed() {
                 return;
@@ -132,13 +138,15 @@ pub fn explain(
         }
     }
     reliefs.sort_by_key(|relief| Reverse(relief.saved));
+    let needed = alone.map_or(bound.bytes, end);
     Explanation {
         steps,
         load: bound.bytes,
+        alone: alone.map(|buffer| (buffer.id.clone(), end(buffer))),
         live: live.iter().map(|&n| (buffers[n].id.clone(), buffers[n].size)).collect(),
         reliefs,
         capacity,
-        packing: solution.peak.saturating_sub(bound.bytes),
+        packing: solution.peak.saturating_sub(needed),
     }
 }
 
@@ -147,18 +155,32 @@ impl fmt::Display for Explanation {
         let ranges: Vec<String> = self.steps.iter().take(8).map(|(a, b)| format!("{a}..{b}")).collect();
         let more =
             if self.steps.len() > 8 { format!(" and {} more", self.steps.len() - 8) } else { String::new() };
-        writeln!(f, "{} B are needed at steps {}{more}.", self.load, ranges.join(", "))?;
+        if self.load == 0 {
+            writeln!(f, "No step needs memory.")?;
+        } else {
+            writeln!(f, "{} B are needed at steps {}{more}.", self.load, ranges.join(", "))?;
+        }
+        if let Some((id, end)) = &self.alone {
+            writeln!(f, "{end} B are needed for {id} alone, wherever the other buffers lie.")?;
+        }
+        let needed = self.alone.as_ref().map_or(self.load, |&(_, end)| end);
         if let Some(over) =
-            self.capacity.and_then(|capacity| self.load.checked_sub(capacity)).filter(|&over| over > 0)
+            self.capacity.and_then(|capacity| needed.checked_sub(capacity)).filter(|&over| over > 0)
         {
             writeln!(f, "That is {over} B above the capacity: no placement can help.")?;
         }
         if self.packing > 0 {
             writeln!(f, "{} B of the plan are lost between buffers.", self.packing)?;
         }
+        if self.load == 0 {
+            return Ok(());
+        }
         writeln!(f, "Live then ({} buffers):", self.live.len())?;
         for (id, size) in self.live.iter().take(12) {
             writeln!(f, "  {size:>12} B  {id}")?;
+        }
+        if self.alone.is_some() {
+            return Ok(());
         }
         if self.reliefs.is_empty() {
             writeln!(f, "No change to one buffer alone lowers this: several steps are equally tight.")?;

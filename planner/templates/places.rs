@@ -1,4 +1,5 @@
 /// One place: its tier, its offset in the tier's arena, bytes, and the time steps `start..end` at which it is live.
+#[allow(dead_code)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     pub tier: usize,
@@ -9,6 +10,7 @@ pub struct Placed {
 }
 
 /// Where each buffer lies.
+#[allow(dead_code)]
 pub const PLAN: [Placed; {{ lines.len() }}] = [
 {%- for line in lines %}
     Placed { tier: {{ line.tier }}, offset: {{ line.offset }}, size: {{ line.size }}, start: {{ line.start }}, end: {{ line.end }} }, // {{ line.remark }}
@@ -16,6 +18,7 @@ pub const PLAN: [Placed; {{ lines.len() }}] = [
 ];
 
 /// Indices into [`PLAN`].
+#[allow(dead_code)]
 pub mod index {
 {%- for line in lines %}
     pub const {{ line.name }}: usize = {{ loop.index0 }};

@@ -39,6 +39,30 @@ fn the_tight_moment_is_named_and_its_relief_is_real() {
     );
 }
 
+/// A buffer that nothing reads or writes still has a place; one without bytes needs none.
+#[test]
+fn buffers_that_are_never_live_are_named() {
+    let explained = |capacity, buffers| {
+        let instance = Instance::new(buffers).unwrap();
+        explain(&instance, &solved(&instance, capacity, 5), capacity, &Deadline::never())
+    };
+    let empty = explained(Some(4), vec![Buffer::new("empty", 0, 0, 2), Buffer::new("other", 0, 1, 3)]);
+    assert_eq!((empty.load, empty.packing, &empty.alone), (0, 0, &None));
+    assert_eq!(empty.to_string(), "No step needs memory.\n");
+    let never = explained(Some(4), vec![Buffer::new("never", 10, 2, 2)]);
+    assert_eq!((never.load, never.packing), (0, 0));
+    assert_eq!(
+        never.to_string(),
+        "No step needs memory.\n10 B are needed for never alone, wherever the other buffers lie.\n\
+         That is 6 B above the capacity: no placement can help.\n"
+    );
+    // Shortening `low` would save nothing, as `high` stays.
+    let high = Buffer { fixed: Some(90), ..Buffer::new("high", 10, 0, 2) };
+    let fixed = explained(None, vec![Buffer::new("low", 30, 0, 2), high]);
+    assert_eq!((fixed.load, fixed.packing, fixed.alone.as_ref().unwrap().1), (40, 0, 100));
+    assert!(fixed.reliefs.is_empty() && !fixed.to_string().contains("several steps"), "{fixed}");
+}
+
 /// Every relief that is promised holds when the buffer is taken out or halved.
 #[test]
 fn promises_hold_on_a_real_instance() {

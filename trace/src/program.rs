@@ -136,6 +136,12 @@ impl ProgramBuilder {
             Action::Free => (Kind::Free, 0),
         };
         self.program.slots = self.program.slots.max(slot + 1);
+        // Requests for zero bytes add nothing to the peak.
+        let after = match event.action {
+            Action::Allocate { size, .. } | Action::Reallocate { size } => size as usize,
+            Action::Free => 0,
+        };
+        let released = if kind == Kind::Allocate { 0 } else { size as usize };
         let align = if align == 0 { 8 } else { word(align) };
         let size = word(size);
         if self.program.ops.len() == MOST {
@@ -143,11 +149,7 @@ impl ProgramBuilder {
         }
         let op = Op::new(kind, *slot, size, align, new)
             .ok_or_else(|| Problem::Size { size: size.max(new) as u64, align: align as u64 }.at(*place))?;
-        self.bytes = match kind {
-            Kind::Allocate => self.bytes + size,
-            Kind::Reallocate => self.bytes - size + new,
-            Kind::Free => self.bytes - size,
-        };
+        self.bytes = self.bytes - released + after;
         self.program.peak = self.program.peak.max(self.bytes);
         self.program.ops.push(op);
         Ok(())

@@ -23,8 +23,10 @@ pub struct Candidate {
     /// The placement itself.
     #[serde(skip)]
     pub choice: Choice,
-    /// The smallest arena in bytes; `None` if none was found.
+    /// The smallest arena at the first address in bytes; `None` if none was found.
     pub smallest: Option<usize>,
+    /// The smallest arena that suffices at any address; `None` if it was not measured, as it does not decide the choice.
+    pub anywhere: Option<usize>,
     /// Bytes of the heap's state, outside the arena.
     pub state: usize,
     /// Approximate instructions per operation, by which heaps are ranked.
@@ -34,9 +36,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns the bytes of RAM for arena and state together.
+    /// Returns the least arena that it is known to need.
+    pub fn least(&self) -> Option<usize> {
+        self.anywhere.or(self.smallest)
+    }
+
+    /// Returns the bytes of RAM for that arena and the state together.
     pub fn total(&self) -> Option<usize> {
-        Some(self.smallest? + self.state)
+        self.least()?.checked_add(self.state)
     }
 }
 
@@ -88,7 +95,15 @@ pub fn named(
                 unfinished(id);
             }
             let choice = code.map_or(Choice::Tiny, |code| Choice::Named(id, code));
-            Some(Candidate { placement: id, choice, smallest, state, instructions, time: None })
+            Some(Candidate {
+                placement: id,
+                choice,
+                smallest,
+                anywhere: None,
+                state,
+                instructions,
+                time: None,
+            })
         });
     tried.collect()
 }
@@ -125,6 +140,7 @@ pub fn growing(program: &Program, deadline: &Deadline) -> Option<Candidate> {
         placement: Choice::Growing.name(),
         choice: Choice::Growing,
         smallest: Some(most),
+        anywhere: Some(most),
         state,
         instructions: 30,
         time: None,
@@ -157,6 +173,7 @@ pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
         placement: choice.name(),
         choice,
         smallest: Some(size),
+        anywhere: None,
         state,
         instructions,
         time: None,
@@ -182,12 +199,37 @@ fn histogram(run: &Run, longest: usize) -> ([u64; LONGEST + 1], [bool; LONGEST +
     (blocks, used)
 }
 
-/// Number of start addresses tried. A static arena of alignment 16 may start at any of them.
+/// Number of start addresses tried at least. A static arena of alignment 16 may start at any of them.
 const SKEWS: usize = 16;
 
+/// Number of start addresses tried at most: every one in a page.
+const MOST_SKEWS: usize = 256;
+
 fn skew(n: usize) -> usize {
-    // Spread the addresses over a 4 KiB page and over a megabyte.
+    // As the factor of 16 is odd, `n` below a power of two yields every multiple of 16 in as many bytes, from 16 to 4096.
     n * 0x1_1110
+}
+
+/// The start addresses at which an arena is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Addresses {
+    /// Their number.
+    pub tried: usize,
+    /// Whether the run goes the same way at every other address.
+    pub all: bool,
+}
+
+impl Addresses {
+    /// Returns the addresses for a program. Where blocks lie depends on the address only up to the largest alignment, except with buddies,
+    /// which lie at multiples of their length.
+    pub fn of(choice: &Choice, program: &Program) -> Self {
+        let largest = program.ops.iter().map(|op| op.layout().align()).max().unwrap_or(1);
+        let needed = largest / STEP;
+        let buddies = matches!(choice, Choice::Slab(_) | Choice::Named("buddy" | "slab", _));
+        let grows = *choice == Choice::Growing;
+        let tried = if grows { 1 } else { needed.clamp(SKEWS, MOST_SKEWS) };
+        Self { tried, all: grows || !buddies && needed <= MOST_SKEWS }
+    }
 }
 
 struct Anywhere<'a> {
@@ -195,14 +237,15 @@ struct Anywhere<'a> {
     memory: &'a mut Arena,
     limit: usize,
     size: usize,
+    skews: usize,
 }
 
 impl Anywhere<'_> {
     fn find(self, make: &impl Make) -> Option<usize> {
-        let Self { program, memory, limit, mut size } = self;
+        let Self { program, memory, limit, mut size, skews } = self;
         let mut agreed = 0;
         let mut n = 0;
-        while agreed < SKEWS {
+        while agreed < skews {
             if run::fits(make, program, memory, size, skew(n)) {
                 agreed += 1;
             } else {
@@ -212,9 +255,12 @@ impl Anywhere<'_> {
                     return Some(size);
                 }
                 size = here?.max(size + STEP);
+                if size > limit {
+                    return None;
+                }
                 agreed = 0;
             }
-            n = (n + 1) % SKEWS;
+            n = (n + 1) % skews;
         }
         Some(size)
     }
@@ -228,17 +274,18 @@ impl Visitor for Anywhere<'_> {
     }
 }
 
-/// Returns the size of an arena that is large enough at any address: `size` or a little more. If the memory's deadline passes first, the
+/// Returns the size of an arena that is large enough at all [`Addresses`]: `size` or a little more. If the memory's deadline passes first, the
 /// result is large enough at the addresses tried.
 pub fn anywhere(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Option<usize> {
+    let skews = Addresses::of(choice, program).tried;
     match choice {
         Choice::Slab(classes) => {
-            Anywhere { program, memory, limit: usize::MAX, size }.find(&MakeFitted(classes))
+            Anywhere { program, memory, limit: usize::MAX, size, skews }.find(&MakeFitted(classes))
         }
         Choice::Tiny | Choice::Named(..) => {
             let id = choice.name();
             let limit = entry(id)?.limit;
-            let size = with(id, Anywhere { program, memory, limit, size })??;
+            let size = with(id, Anywhere { program, memory, limit, size, skews })??;
             // A `TinyHeap` has the largest of the tried sizes that fits in `size` bytes.
             if *choice == Choice::Tiny { tiny(size) } else { Some(size) }
         }
@@ -251,13 +298,18 @@ struct Check<'a> {
     program: &'a Program,
     memory: &'a mut Arena,
     size: usize,
+    skews: usize,
 }
 
 impl Check<'_> {
     fn run(self, make: &impl Make) -> Result<Outcome, String> {
-        let Self { program, memory, size } = self;
+        let Self { program, memory, size, skews } = self;
         let mut worst = Outcome::default();
-        for n in 0..SKEWS {
+        for n in 0..skews {
+            // Contents are checked at the first addresses, as writing them takes long.
+            if n >= SKEWS && run::fits(make, program, memory, size, skew(n)) {
+                continue;
+            }
             let outcome = run::check(make, program, memory, size, skew(n))?;
             worst.unfinished |= outcome.unfinished;
             if n == 0 || outcome.failures > worst.failures {
@@ -279,16 +331,59 @@ impl Visitor for Check<'_> {
     }
 }
 
-/// Replays in an arena of `size` bytes at [`SKEWS`] addresses, with contents checked. Returns the worst outcome.
+/// Replays in an arena of `size` bytes at all [`Addresses`], with contents checked at the first [`SKEWS`]. Returns the worst outcome.
 ///
 /// # Errors
 /// The first block whose contents changed.
 pub fn check(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Result<Outcome, String> {
+    let skews = Addresses::of(choice, program).tried;
     match choice {
-        Choice::Slab(classes) => Check { program, memory, size }.run(&MakeFitted(classes)),
-        Choice::Tiny | Choice::Named(..) => with(choice.name(), Check { program, memory, size })
+        Choice::Slab(classes) => Check { program, memory, size, skews }.run(&MakeFitted(classes)),
+        Choice::Tiny | Choice::Named(..) => with(choice.name(), Check { program, memory, size, skews })
             .unwrap_or_else(|| Err(format!("there is no placement {}", choice.name()))),
         // The measurement already satisfied every request.
         Choice::Growing => Ok(Outcome { used: Some(size), ..Outcome::default() }),
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Failing<'a>(&'a Program, &'a mut Arena, usize);
+
+    impl Visitor for Failing<'_> {
+        type Out = usize;
+
+        fn visit<M: Make>(self, make: &M) -> usize {
+            let Self(program, memory, size) = self;
+            (0..1024).filter(|n| !run::fits(make, program, memory, size, n * STEP)).count()
+        }
+    }
+
+    /// Blocks of a large alignment leave other gaps at each address in a page.
+    #[test]
+    fn an_arena_for_any_address_fails_at_none() {
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut lines = String::new();
+        for id in 0..60 {
+            let align = [4, 128, 1024, 4096][random.usize(..4)];
+            lines += &format!("a {id} {} {align}\n", random.usize(1..900));
+            if id % 3 == 2 {
+                lines += &format!("f {}\n", id - random.usize(..3));
+            }
+        }
+        let reader = allotment_trace::Reader::new(lines.as_bytes()).unwrap();
+        let program = Program::compile(reader).unwrap();
+        let mut memory = crate::replay::memory(run::most(&program, usize::MAX)).unwrap();
+        let mut tried = 0;
+        for entry in ENTRIES.iter().filter(|entry| entry.advised) {
+            let choice = entry.code.map_or(Choice::Tiny, |code| Choice::Named(entry.id, code));
+            let Addresses { all: true, .. } = Addresses::of(&choice, &program) else { continue };
+            let first = smallest(entry.id, entry.limit, &program, &mut memory).unwrap();
+            let size = anywhere(&choice, &program, &mut memory, first).unwrap();
+            assert_eq!(with(entry.id, Failing(&program, &mut memory, size)), Some(0), "{}", entry.id);
+            tried += 1;
+        }
+        assert!(tried > 5);
     }
 }

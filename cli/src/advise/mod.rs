@@ -26,7 +26,7 @@ use crate::table;
 use crate::units::parse_memory;
 use classes::Classes;
 use code::Choice;
-use measure::Candidate;
+use measure::{Addresses, Candidate};
 pub(crate) use run::Gathering;
 use run::Run;
 use suggest::Bench;
@@ -76,8 +76,10 @@ struct Advice {
     /// Number of events that the recorder lost; if not 0, the figures are too low.
     lost: u64,
     placement: &'static str,
-    /// The smallest arena that suffices at any address.
+    /// The smallest arena that suffices at all `addresses`.
     smallest: usize,
+    /// The start addresses at which the arena was tried.
+    addresses: Addresses,
     /// The advised arena.
     arena: usize,
     /// The arena plus the heap's state on this machine.
@@ -157,8 +159,14 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     phase(&mut memory, 4);
     times(args.rounds, &run, &mut memory, &mut candidates);
     late(&memory, "times");
-    candidates.sort_by_key(|candidate| (candidate.total().unwrap_or(usize::MAX), candidate.placement));
-    let best = choose(&candidates, args.ram).ok_or_else(|| {
+    show("addresses");
+    phase(&mut memory, 3);
+    let wanted = Wanted { ram: args.ram, margin: args.margin };
+    let chosen = settle(&mut candidates, wanted, |one, smallest| {
+        measure::anywhere(&one.choice, &run.program, &mut memory, smallest)
+    });
+    late(&memory, "addresses");
+    let chosen = chosen.ok_or_else(|| {
         let path = input.shown().display();
         Failure::Other(if deadline.passed() || !unfinished.is_empty() {
             let limit = humantime::format_duration(args.time_limit);
@@ -168,14 +176,12 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         })
     })?;
     show("check");
-    phase(&mut memory, 3);
-    let Best { candidate, .. } = &best;
-    let smallest = measure::anywhere(&candidate.choice, &run.program, &mut memory, best.smallest)
-        .ok_or_else(|| Failure::Other("the arena would be more than the placement can index".into()))?;
-    if memory.deadline().passed() {
-        unfinished.push("addresses");
-    }
-    let arena = margin(smallest, args.margin, &candidate.choice);
+    let candidate = candidates[chosen].clone();
+    candidates.sort_by_key(|one| (one.total().unwrap_or(usize::MAX), one.placement));
+    let (smallest, arena) = candidate
+        .least()
+        .zip(wanted.arena(&candidate))
+        .ok_or_else(|| Failure::Other("the chosen placement has no arena, please report this".into()))?;
     let mut larger;
     let checked_in = if arena > replay::run::most(&run.program, usize::MAX) {
         larger = replay::memory(arena)?;
@@ -189,11 +195,21 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     if checked.unfinished {
         unfinished.push("check");
     }
-    let leaks = warn::leaks(&run);
+    let mut leaks = warn::leaks(&run);
     show("suggestions");
     phase(&mut memory, 1);
-    let mut suggestions = suggested(&run, &candidates, &best, &mut memory, &leaks);
+    let mut suggestions = suggested(&run, &candidates, &candidate, &mut memory, &leaks);
     suggestions.extend(if chip { suggest::kept(&run, arena) } else { None });
+    for leak in &mut leaks {
+        let concerns =
+            |one: &Suggestion| one.left.iter().any(|&number| leak.has(&run.lives[number as usize]));
+        leak.suggestions = suggestions
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| concerns(one))
+            .map(|(number, _)| number)
+            .collect();
+    }
     if memory.deadline().passed() {
         unfinished.push("suggestions");
     }
@@ -205,6 +221,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         lost: run.lost,
         placement: candidate.placement,
         smallest,
+        addresses: Addresses::of(&candidate.choice, &run.program),
         arena,
         total,
         fits: args.ram.map(|ram| total <= ram),
@@ -220,7 +237,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         growth: warn::growth(&run),
         leaks,
         suggestions,
-        candidates: candidates.clone(),
+        candidates,
     };
     print(&advice, args)?;
     Ok(advice.check_failures == 0 && !checked.unfinished && advice.fits != Some(false))
@@ -250,8 +267,11 @@ fn code(choice: &Choice, arena: usize, failures: usize) -> Option<String> {
     (failures == 0).then(|| choice.source(arena))
 }
 
-/// Returns the arena with its margin, at most as large as the placement can index.
+/// Returns the arena with its margin, at most as large as the placement can index. A growing heap has no arena and thus no margin.
 fn margin(smallest: usize, percent: u16, choice: &Choice) -> usize {
+    if *choice == Choice::Growing {
+        return smallest;
+    }
     let limit = entry(choice.name()).map_or(usize::MAX, |entry| entry.limit);
     let more = smallest.saturating_add(smallest / 100 * usize::from(percent));
     let more = more.checked_next_multiple_of(STEP).map_or(smallest, |more| more.min(limit).max(smallest));
@@ -277,33 +297,73 @@ fn times(rounds: usize, run: &Run, memory: &mut Arena, candidates: &mut [Candida
     }
 }
 
-struct Best<'a> {
-    candidate: &'a Candidate,
-    smallest: usize,
+/// What the user asks of the advised heap.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// Bytes of RAM.
+    ram: Option<usize>,
+    /// Room beyond the smallest arena, in percent.
+    margin: u16,
 }
 
-/// Returns the placement with the fewest instructions that fits into `ram` or, without `ram`, that needs close to the least memory. Times
-/// do not count, because they differ in every run.
-fn choose(candidates: &[Candidate], ram: Option<usize>) -> Option<Best<'_>> {
-    let able =
-        |limit: usize| candidates.iter().filter(move |one| one.total().is_some_and(|total| total <= limit));
-    let least = candidates.iter().filter_map(Candidate::total).min()?;
-    let close = least + least / 100 * CLOSE;
-    let limit = ram.filter(|&ram| ram >= least).unwrap_or(close);
-    // Among equally fast candidates, the first needs the least memory.
-    let candidate = able(limit).min_by_key(|one| one.instructions)?;
-    Some(Best { candidate, smallest: candidate.smallest? })
+impl Wanted {
+    /// Returns a candidate's arena with the margin, from the least that it is known to need.
+    fn arena(self, candidate: &Candidate) -> Option<usize> {
+        Some(margin(candidate.least()?, self.margin, &candidate.choice))
+    }
+
+    /// Returns the bytes of RAM for that arena and the state together.
+    fn total(self, candidate: &Candidate) -> Option<usize> {
+        self.arena(candidate)?.checked_add(candidate.state)
+    }
+}
+
+/// Chooses a placement by what it needs at every address, and returns its number; `None` if no placement is left.
+///
+/// Measuring that takes long, and it only adds to what the first address needs. So only the placements that decide the choice are measured,
+/// by `anywhere`; those that satisfy the run at some addresses only drop out.
+fn settle(
+    candidates: &mut [Candidate],
+    wanted: Wanted,
+    mut anywhere: impl FnMut(&Candidate, usize) -> Option<usize>,
+) -> Option<usize> {
+    loop {
+        let deciding = choose(candidates, wanted)?;
+        let is_open = |&n: &usize| candidates[n].anywhere.is_none();
+        let Some(next) = deciding.into_iter().find(is_open) else { return Some(deciding[1]) };
+        candidates[next].anywhere = anywhere(&candidates[next], candidates[next].smallest?);
+        if candidates[next].anywhere.is_none() {
+            candidates[next].smallest = None;
+        }
+    }
+}
+
+/// Returns the numbers of two placements: of the one that needs the least memory, and of the one with the fewest instructions that fits
+/// into the RAM or, if none was given, needs close to the least memory. Times do not count, because they differ in every run.
+fn choose(candidates: &[Candidate], wanted: Wanted) -> Option<[usize; 2]> {
+    let able = |limit: usize| {
+        let total = move |(n, one): (usize, &Candidate)| Some((n, wanted.total(one)?));
+        candidates.iter().enumerate().filter_map(total).filter(move |&(_, total)| total <= limit)
+    };
+    let by_memory = |&(n, total): &(usize, usize)| (total, candidates[n].placement);
+    let (least, bytes) = able(usize::MAX).min_by_key(by_memory)?;
+    let close = bytes.saturating_add(bytes / 100 * CLOSE);
+    let limit = wanted.ram.filter(|&ram| ram >= bytes).unwrap_or(close);
+    // Among equally fast candidates, take the one that needs the least memory.
+    let by_speed = |one: &(usize, usize)| (candidates[one.0].instructions, by_memory(one));
+    let (chosen, _) = able(limit).min_by_key(by_speed)?;
+    Some([least, chosen])
 }
 
 /// Tries suggestions on the advised placement, or on `tlsf` (or `micro-tlsf`) if the advised heap has no named placement.
 fn suggested(
     run: &Run,
     candidates: &[Candidate],
-    best: &Best<'_>,
+    best: &Candidate,
     memory: &mut Arena,
     leaks: &[Leak],
 ) -> Vec<Suggestion> {
-    let id = match best.candidate.choice {
+    let id = match best.choice {
         Choice::Named(id, _) => id,
         Choice::Tiny if candidates.iter().all(|one| one.placement != "tlsf") => "micro-tlsf",
         _ => "tlsf",
@@ -357,7 +417,12 @@ fn text(mut out: impl Write, advice: &Advice, args: &AdviseArgs) -> io::Result<(
         0 if advice.placement == "growing" => writeln!(out, "replayed once; all requests were served")?,
         0 => {
             let what = if advice.sparse { "the ends of every block" } else { "every byte" };
-            writeln!(out, "checked: replayed at different addresses, {what}; all requests were served")?;
+            let Addresses { tried, all } = advice.addresses;
+            let others = if all { "which stand for all" } else { "and others may need more" };
+            writeln!(
+                out,
+                "checked: replayed at {tried} addresses, {others}, {what}; all requests were served"
+            )?;
         }
         failures => writeln!(out, "checked: {failures} requests were NOT served")?,
     }
@@ -378,7 +443,7 @@ fn text(mut out: impl Write, advice: &Advice, args: &AdviseArgs) -> io::Result<(
     if !advice.suggestions.is_empty() {
         writeln!(out, "\nsuggestions, each tried on this run:")?;
     }
-    for Suggestion { kind, bytes_saved, calls_saved, text, code } in &advice.suggestions {
+    for Suggestion { kind, bytes_saved, calls_saved, text, code, .. } in &advice.suggestions {
         match kind {
             Kinds::Kept => write!(out, "  saves no memory")?,
             _ => write!(out, "  saves {bytes_saved} B")?,
@@ -400,6 +465,7 @@ fn candidates(candidates: &[Candidate]) -> String {
         [
             candidate.placement.into(),
             or_dash(candidate.smallest.map(|bytes| bytes.to_string())),
+            or_dash(candidate.anywhere.map(|bytes| bytes.to_string())),
             candidate.state.to_string(),
             or_dash(candidate.total().map(|bytes| bytes.to_string())),
             candidate.instructions.to_string(),
@@ -407,9 +473,9 @@ fn candidates(candidates: &[Candidate]) -> String {
         ]
     });
     table::render(
-        ["placement", "smallest arena", "state", "in all", "instructions", "time"],
+        ["placement", "smallest arena", "all addresses", "state", "in all", "instructions", "time"],
         rows,
-        &[1, 2, 3, 4, 5],
+        &[1, 2, 3, 4, 5, 6],
     )
 }
 
@@ -419,10 +485,15 @@ fn warnings(out: &mut impl Write, advice: &Advice, ram: Option<usize>) -> io::Re
         let bytes: usize = advice.leaks.iter().map(|leak| leak.bytes).sum();
         writeln!(out, "\nwarning: {left} blocks of {bytes} B were never freed; most of them:")?;
     }
-    for Leak { size, tag, blocks, bytes, growing } in advice.leaks.iter().take(5) {
+    for Leak { size, tag, blocks, bytes, growing, suggestions } in advice.leaks.iter().take(5) {
         let tag = tag.as_ref().map_or(String::new(), |tag| format!(", tag `{tag}`"));
         let growing = if *growing { ", more all the time" } else { "" };
         writeln!(out, "  {blocks} asked for {size} B{tag}: {bytes} B{growing}")?;
+        for Suggestion { bytes_saved, text, .. } in
+            suggestions.iter().map(|&number| &advice.suggestions[number])
+        {
+            writeln!(out, "    saves {bytes_saved} B: {text}")?;
+        }
     }
     if let Some(Growth { floors, per_run }) = &advice.growth {
         let (first, last) = (floors[2], floors[floors.len() - 1]);
@@ -467,6 +538,7 @@ mod tests {
             lost: 0,
             placement: choice.name(),
             smallest: 4096,
+            addresses: Addresses { tried: 16, all: true },
             arena: 4096,
             total: 5000,
             fits: None,
@@ -501,22 +573,51 @@ mod tests {
         assert!(!bad.contains("HEAP"), "{bad}");
     }
 
+    fn one(placement: &'static str, smallest: usize, instructions: u16) -> Candidate {
+        let choice = Choice::Named(placement, "Tlsf");
+        let smallest = Some(smallest);
+        Candidate { placement, choice, smallest, anywhere: None, state: 0, instructions, time: None }
+    }
+
     /// Times differ in every run, so the choice ignores them.
     #[test]
     fn times_do_not_choose() {
-        let one = |placement, smallest, instructions, time| Candidate {
-            placement,
-            choice: Choice::Named(placement, "Tlsf"),
-            smallest: Some(smallest),
-            state: 0,
-            instructions,
-            time: Some(time),
-        };
-        let candidates = [one("a", 1000, 100, 1.0), one("b", 1010, 90, 9.0), one("c", 2000, 10, 1.0)];
-        let chosen = |ram| choose(&candidates, ram).unwrap().candidate.placement;
+        let timed = |one: Candidate, time| Candidate { time: Some(time), ..one };
+        let candidates =
+            [timed(one("a", 1008, 100), 1.0), timed(one("b", 1024, 90), 9.0), timed(one("c", 2000, 10), 1.0)];
+        let chosen = |ram| candidates[choose(&candidates, Wanted { ram, margin: 0 }).unwrap()[1]].placement;
         assert_eq!(
-            (chosen(None), chosen(Some(1015)), chosen(Some(4000)), chosen(Some(10))),
+            (chosen(None), chosen(Some(1030)), chosen(Some(4000)), chosen(Some(10))),
             ("b", "b", "c", "b")
         );
+    }
+
+    /// What a placement needs at the first address chooses nothing: `a` and `b` need more elsewhere, and `d` finds no size.
+    #[test]
+    fn needs_at_every_address_choose() {
+        let chosen = |ram, margin| {
+            let mut candidates =
+                [one("a", 1024, 100), one("b", 1040, 90), one("c", 1200, 80), one("d", 1008, 10)];
+            let anywhere = |one: &Candidate, smallest| match one.placement {
+                "a" => Some(1600),
+                "b" => Some(1400),
+                "d" => None,
+                _ => Some(smallest),
+            };
+            let chosen = settle(&mut candidates, Wanted { ram, margin }, anywhere).unwrap();
+            (candidates[chosen].placement, candidates[chosen].least().unwrap())
+        };
+        assert_eq!(chosen(None, 0), ("c", 1200));
+        assert_eq!(chosen(Some(1100), 0), ("c", 1200));
+        assert_eq!(chosen(Some(1300), 0), ("c", 1200));
+        // Of those that fit, the fastest.
+        let fast = |ram, margin| {
+            let mut candidates = [one("a", 1024, 50), one("b", 1200, 10)];
+            let all = |_: &Candidate, smallest| Some(smallest);
+            candidates[settle(&mut candidates, Wanted { ram: Some(ram), margin }, all).unwrap()].placement
+        };
+        // With its margin of a tenth, `b` no longer fits.
+        assert_eq!((fast(1250, 0), fast(1250, 10)), ("b", "a"));
+        assert!(settle(&mut [one("d", 8, 1)], Wanted { ram: None, margin: 0 }, |_, _| None).is_none());
     }
 }

@@ -48,12 +48,22 @@ pub struct Suggestion {
     pub text: String,
     /// Rust code to paste, if a type of the library does it.
     pub code: Option<String>,
+    /// The blocks that it concerns and that are never freed: numbers in the order of their allocations.
+    #[serde(skip)]
+    pub left: Vec<u32>,
 }
 
 impl Suggestion {
+    /// Notes the blocks that it concerns and that are never freed.
+    fn about(mut self, run: &Run, is: impl Fn(&Life) -> bool) -> Self {
+        let left = (0..).zip(&run.lives).filter(|(_, life)| life.to.is_none() && is(life));
+        self.left = left.map(|(number, _)| number).collect();
+        self
+    }
+
     /// Creates a suggestion without code.
     fn new(kind: Kinds, bytes_saved: usize, calls_saved: usize, text: String) -> Self {
-        Self { kind, bytes_saved, calls_saved, text, code: None }
+        Self { kind, bytes_saved, calls_saved, text, code: None, left: Vec::new() }
     }
 }
 
@@ -98,9 +108,7 @@ fn leak(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
     let growing: Vec<&Leak> = leaks.iter().filter(|leak| leak.growing).take(3).collect();
     let mut found = Vec::new();
     for leak in growing {
-        let is = |life: &Life| {
-            life.to.is_none() && life.sizes[0] == leak.size && life.tag.as_deref() == leak.tag.as_deref()
-        };
+        let is = |life: &Life| leak.has(life);
         let program = bench.run.changed(|_, life, op| (!is(life)).then_some(op));
         let bytes_saved = bench.saves(&program);
         if bytes_saved > 0 {
@@ -108,7 +116,7 @@ fn leak(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
             let (blocks, size) = (leak.blocks, leak.size);
             let text =
                 format!("free the blocks of {size} B{tag}: {blocks} were not, and more came all the time");
-            found.push(Suggestion::new(Kinds::Leak, bytes_saved, 0, text));
+            found.push(Suggestion::new(Kinds::Leak, bytes_saved, 0, text).about(bench.run, is));
         }
     }
     found
@@ -125,7 +133,8 @@ fn alignment(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let bytes_saved = bench.saves(&program);
     let text =
         format!("{blocks} blocks ask for alignments of up to {most} B: do without where they are not needed");
-    (bytes_saved > 0).then(|| Suggestion::new(Kinds::Alignment, bytes_saved, 0, text))
+    let is = |life: &Life| life.align > 8;
+    (bytes_saved > 0).then(|| Suggestion::new(Kinds::Alignment, bytes_saved, 0, text).about(bench.run, is))
 }
 
 /// Tries allocating growing blocks at their largest size from the start.
@@ -148,7 +157,9 @@ fn growth(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let text = format!(
         "{blocks} blocks are resized {calls_saved} times: ask for the size they reach at once (`with_capacity`)"
     );
-    (bytes_saved > 0).then(|| Suggestion::new(Kinds::Growth, bytes_saved, calls_saved, text))
+    let is = |life: &Life| life.resized > 0;
+    (bytes_saved > 0)
+        .then(|| Suggestion::new(Kinds::Growth, bytes_saved, calls_saved, text).about(bench.run, is))
 }
 
 /// Tries a pool for each size with many blocks but few live at once: an array of as many blocks as are ever live.
@@ -195,7 +206,8 @@ fn pools(bench: &mut Bench<'_>) -> Vec<Suggestion> {
             "{blocks} blocks of {size} B come and go, at most {most} at once: a pool of {most} ({pool} B)"
         );
         let code = (align <= 8).then(|| code::fixed_pool(size, most));
-        found.push(Suggestion { code, ..Suggestion::new(Kinds::Pool, bytes_saved, calls, text) });
+        let suggestion = Suggestion::new(Kinds::Pool, bytes_saved, calls, text).about(run, is);
+        found.push(Suggestion { code, ..suggestion });
     }
     found
 }

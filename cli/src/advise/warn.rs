@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::run::Run;
+use super::run::{Life, Run};
 
 /// Number of parts into which a run is divided to detect growth throughout.
 const PARTS: usize = 8;
@@ -23,6 +23,15 @@ pub struct Leak {
     pub bytes: usize,
     /// Whether their number grew throughout: in at least six of eight parts of the run.
     pub growing: bool,
+    /// The suggestions that concern them: numbers in the list of suggestions, from 0.
+    pub suggestions: Vec<usize>,
+}
+
+impl Leak {
+    /// Returns whether a block is one of them.
+    pub fn has(&self, life: &Life) -> bool {
+        life.to.is_none() && life.sizes[0] == self.size && life.tag.as_deref() == self.tag.as_deref()
+    }
 }
 
 /// Returns the blocks that are never freed, by size and tag, the most bytes first.
@@ -46,7 +55,7 @@ pub fn leaks(run: &Run) -> Vec<Leak> {
         .map(|((size, tag), Group { blocks, bytes, parts })| {
             let growing = blocks >= 2 * PARTS && parts.iter().filter(|&&part| part).count() >= 6;
             let tag = tag.map(|tag| tag.to_string());
-            Leak { size, tag, blocks, bytes, growing }
+            Leak { size, tag, blocks, bytes, growing, suggestions: Vec::new() }
         })
         .collect();
     leaks.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.size.cmp(&b.size)).then(a.tag.cmp(&b.tag)));

@@ -49,7 +49,7 @@ impl<W: Write> Chrome<W> {
         let text = serde_json::to_string(header.text())?;
         write!(output, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"header\":{text}}},\"traceEvents\":[")?;
         let scale = if header.get("clock") == Some("ns") { 1000.0 } else { 1.0 };
-        Ok(Self { output, live: Live::default(), scale, now: 0.0, first: true })
+        Ok(Self { output, live: Live::new(header), scale, now: 0.0, first: true })
     }
 
     fn entry(&mut self, entry: &Entry<'_>) -> io::Result<()> {

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use allotment_trace::{Action, Event};
+use allotment_trace::{Action, Event, Header};
 
-/// The live blocks of a trace, their bytes, and the bytes of each tag.
-#[derive(Default)]
+use crate::profile::Weights;
+
+/// The live blocks of a trace, their bytes, and the bytes of each tag. A block of a sample counts for those that it stands for.
 pub struct Live {
+    weights: Weights,
     blocks: HashMap<u64, (u64, Option<Arc<str>>)>,
     /// Live requested bytes.
     pub bytes: u64,
@@ -16,12 +18,24 @@ pub struct Live {
 }
 
 impl Live {
+    /// Begins with a trace's header.
+    pub fn new(header: &Header) -> Self {
+        Self { weights: Weights::new(header), blocks: HashMap::new(), bytes: 0, tags: HashMap::new() }
+    }
+
     /// Follows an event.
     pub fn follow(&mut self, event: &Event) {
+        let weights = &mut self.weights;
         let old = match event.action {
-            Action::Allocate { size, .. } => self.blocks.insert(event.id, (size, event.tag.clone())),
+            Action::Allocate { size, .. } => {
+                self.blocks.insert(event.id, (weights.of(size).bytes, event.tag.clone()))
+            }
             Action::Reallocate { size } => match self.blocks.get_mut(&event.id) {
-                Some(block) => Some(std::mem::replace(block, (size, block.1.clone()))),
+                Some(block) => {
+                    // A resize without a tag leaves the block to whom it belongs.
+                    let tag = event.tag.clone().or_else(|| block.1.clone());
+                    Some(std::mem::replace(block, (weights.of(size).bytes, tag)))
+                }
                 None => return,
             },
             Action::Free => self.blocks.remove(&event.id),

@@ -21,6 +21,8 @@ pub struct Massif<W: Write> {
     clock: bool,
     begin: Option<u64>,
     live: Live,
+    /// From this event on the recorder itself frees what is still live.
+    tail: Option<u64>,
     events: u64,
     /// Milliseconds since the first event with a time.
     now: u64,
@@ -53,13 +55,18 @@ impl<W: Write> Massif<W> {
             name: header.get("name").unwrap_or("(unknown)").into(),
             clock: header.get("clock") == Some("ns"),
             begin: None,
-            live: Live::default(),
+            live: Live::new(header),
+            tail: header.tail(),
             events: 0,
             now: 0,
             snapshots: Vec::new(),
             every: 1,
             peak: Peak::default(),
         }
+    }
+
+    fn state(&self) -> Snapshot {
+        Snapshot { events: self.events, milliseconds: self.now, bytes: self.live.bytes }
     }
 
     fn snapshot(&mut self, number: usize, time: u64, bytes: u64, tree: &str) -> io::Result<()> {
@@ -92,6 +99,9 @@ impl<W: Write> Massif<W> {
 impl<W: Write> Sink for Massif<W> {
     fn record(&mut self, record: &Record) -> io::Result<()> {
         let Record::Event(event) = record else { return Ok(()) };
+        if event.action == Action::Free && self.tail.is_some_and(|tail| self.events >= tail) {
+            return Ok(());
+        }
         let Event { time, .. } = event;
         let before = self.live.bytes;
         let falls = |live: &Live| live.bytes < before;
@@ -110,7 +120,7 @@ impl<W: Write> Sink for Massif<W> {
             let begin = *self.begin.get_or_insert(time);
             self.now = time.saturating_sub(begin) / 1_000_000;
         }
-        let at = Snapshot { events: self.events, milliseconds: self.now, bytes: self.live.bytes };
+        let at = self.state();
         if at.bytes > self.peak.at.bytes {
             (self.peak.at, self.peak.pending) = (at, true);
         }
@@ -133,6 +143,10 @@ impl<W: Write> Sink for Massif<W> {
             self.peak.tags = self.live.tags.clone();
         }
         // Milliseconds are too coarse for a short run, so use the numbers of the events as times.
+        let end = self.state();
+        if self.snapshots.last() != Some(&end) {
+            self.snapshots.push(end);
+        }
         let timed = self.clock && self.now >= SNAPSHOTS as u64;
         let unit = if timed { "ms" } else { "i" };
         let name = self.name.escape_debug().to_string();

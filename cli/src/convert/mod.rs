@@ -33,9 +33,13 @@ pub struct ConvertArgs {
     /// The form of the output, whatever its ending
     #[arg(long, value_enum)]
     to: Option<Form>,
-    /// Measure that folded stacks count
-    #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
-    by: Measure,
+    #[arg(
+        long,
+        value_enum,
+        value_name = "MEASURE",
+        help = "Measure that folded stacks count [default: live]"
+    )]
+    by: Option<Measure>,
     #[command(flatten)]
     firmware: Firmware,
     /// Print a summary as JSON
@@ -116,6 +120,9 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
         Some(form) => form,
         None => form_of(&args.output)?,
     };
+    if args.by.is_some() && form != Form::Folded {
+        return Err(Failure::Other("--by is for folded stacks (.folded): leave it out".into()));
+    }
     let input = Input::new(&args.input)?.of(&args.firmware);
     let mut records = input.records()?;
     apart("input", &args.input, &args.output)?;
@@ -165,7 +172,9 @@ fn profile(input: &Input, form: Form, args: &ConvertArgs) -> Result<bool, Failur
         snapshot.counts()
     } else {
         let profile = Profile::read(input, None)?;
-        profiles::write(&profile, form, args.by, &mut file).map_err(Failure::file(shown(&args.output)))?;
+        profile.check(args.by.unwrap_or_default(), input)?;
+        profiles::write(&profile, form, args.by.unwrap_or_default(), &mut file)
+            .map_err(Failure::file(shown(&args.output)))?;
         (profile.events, profile.by_stack.iter().skip(1).filter(|costs| costs.calls > 0).count())
     };
     file.finish()?;

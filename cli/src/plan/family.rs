@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::Path;
 
 use allotment_planner::family::Family;
-use allotment_planner::graph::Lowering;
 use allotment_planner::import::onnx;
 use allotment_planner::schedule::Schedule;
 use allotment_planner::solve::{Options, solve};
@@ -52,7 +51,7 @@ pub(super) fn compare(
     family: &Family,
     schedule: &Schedule,
 ) -> Result<(), PlanError> {
-    let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align };
+    let lowering = args.lowering();
     let Some(graph) = &schedule.lowered.graph else { return Ok(()) };
     let (buffer_of, places) = (schedule.lowered.buffer_of(), &schedule.solution.offsets);
     let sizes = family.buckets();
@@ -71,7 +70,7 @@ pub(super) fn compare(
         let own = solve(&alone, &options, None);
         // Use the general plan's buffers, whichever tensors share one at this size.
         let ends = member.tensors.iter().enumerate().filter_map(|(n, tensor)| {
-            let bytes = tensor.bytes.next_multiple_of(args.align);
+            let bytes = tensor.bytes.next_multiple_of(lowering.align);
             Some(places[buffer_of[n]?] + bytes).filter(|_| bytes > 0)
         });
         let general = ends.max().unwrap_or(0);
@@ -79,7 +78,7 @@ pub(super) fn compare(
         rows.push([
             size.to_string(),
             own.peak.to_string(),
-            own.to_string(),
+            schedule.proved_of(&own),
             general.to_string(),
             format!("{more:+.1} %"),
             format!("{:+.1} %", (general as f64 / own.lower_bound.max(1) as f64 - 1.0) * 100.0),

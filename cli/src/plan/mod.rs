@@ -6,7 +6,7 @@ mod family;
 mod price;
 mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -105,9 +105,8 @@ pub struct PlanArgs {
     /// Shapes for what cannot be inferred in an ONNX model: JSON by tensor, or ONNX Runtime's profile
     #[arg(long, value_name = "FILE")]
     shapes: Option<PathBuf>,
-    /// Alignment of a model's buffers in bytes, to which their sizes are rounded up
-    #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_alignment)]
-    align: u64,
+    #[arg(long, value_name = "BYTES", value_parser = parse_alignment, help = "Alignment of a model's buffers in bytes, to which their sizes are rounded up [default: 16]")]
+    align: Option<u64>,
     /// Plan a model's weights too
     #[arg(long)]
     weights: bool,
@@ -189,6 +188,11 @@ impl PlanArgs {
         self.threads.unwrap_or_else(without)
     }
 
+    /// Returns how a model becomes buffers.
+    fn lowering(&self) -> Lowering {
+        Lowering { weights: self.weights, inputs: self.inputs, align: self.align.unwrap_or(16) }
+    }
+
     /// Returns the options of the search.
     fn options(&self) -> Options {
         Options {
@@ -254,7 +258,7 @@ fn lower(
     deadline: &Deadline,
     out: &mut impl Write,
 ) -> Result<Lowered, PlanError> {
-    let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align };
+    let lowering = args.lowering();
     write_variables(out, graph)?;
     let capacity = args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
     let changes = Changes {
@@ -319,6 +323,8 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
 
 fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
     let mut out: Box<dyn Write> = if args.json { Box::new(io::sink()) } else { Box::new(stdout()) };
+    check_twice(args)?;
+    price::check(args)?;
     // Report errors of the output before the search, not after it.
     let kind = args.output.as_deref().map(|path| check_output(path, args)).transpose()?;
     if let Some(path) = &args.output {
@@ -344,6 +350,7 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
             lower(args, graph, &deadline, &mut out)?
         }
     };
+    check_tiers(args, &lowered.instance)?;
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
     // Do this only if needed: it copies and checks the instance, which may have millions of buffers.
     if !cache_lines.is_empty() {
@@ -434,6 +441,51 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
         crate::output::json(&mut out, &figures)?;
     }
     Ok(kept)
+}
+
+/// Refuses options for a tier that no buffer has, as they would do nothing.
+fn check_tiers(args: &PlanArgs, instance: &Instance) -> Result<(), PlanError> {
+    if instance.is_empty() {
+        return Ok(());
+    }
+    let own: BTreeSet<u32> = instance.buffers().iter().map(|buffer| buffer.tier).collect();
+    // What is moved to a slower memory lies in tier 1.
+    let moves = args.spill || price::moves(args);
+    let given = [
+        ("--capacity", moves, args.capacity.iter().map(|&(tier, _)| tier).collect::<Vec<u32>>()),
+        ("--section", moves, args.section.iter().map(|&(tier, _)| tier).collect()),
+        ("--cache-line", false, args.cache_line.iter().map(|&(tier, _)| tier).collect()),
+    ];
+    for (name, moves, tiers) in given {
+        let is_used = |tier: &&u32| own.contains(tier) || moves && **tier <= 1;
+        if let Some(tier) = tiers.iter().find(|tier| !is_used(tier)) {
+            let all: Vec<String> = own.iter().map(u32::to_string).collect();
+            return Err(PlanError::Option(format!(
+                "{name}: no buffer is in tier {tier} (tiers of the buffers: {})",
+                all.join(", ")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses options that are given twice for one tier, dimension or kind, as only one of them would count.
+fn check_twice(args: &PlanArgs) -> Result<(), PlanError> {
+    let tier = |tier: u32| format!("tier {tier}");
+    let given = [
+        ("--capacity", args.capacity.iter().map(|&(one, _)| tier(one)).collect::<Vec<String>>()),
+        ("--section", args.section.iter().map(|&(one, _)| tier(one)).collect()),
+        ("--cache-line", args.cache_line.iter().map(|&(one, _)| tier(one)).collect()),
+        ("--dim", args.dim.iter().map(|dim| format!("`{}`", dim.name)).collect()),
+        ("--price", args.price.iter().map(|price| price.kind().to_owned()).collect()),
+    ];
+    for (name, mut whats) in given {
+        whats.sort_unstable();
+        if let Some(twice) = whats.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(PlanError::Option(format!("{name} is given twice for {}: leave one out", twice[0])));
+        }
+    }
+    Ok(())
 }
 
 /// Number of consecutive runs that --check-run replays; two check that tensors kept from run to run are where the next run expects them.

@@ -24,6 +24,36 @@ pub(super) enum Price {
     Byte(u64),
 }
 
+impl Price {
+    /// Returns what it is paid for, as on the command line.
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Self::Event(_) => "event",
+            Self::Clash(_) => "clash",
+            Self::Byte(_) => "byte",
+        }
+    }
+}
+
+/// Returns whether buffers may be moved to a slower memory at a price.
+pub(super) fn moves(args: &PlanArgs) -> bool {
+    args.price.iter().any(|price| matches!(price, Price::Byte(_)))
+}
+
+/// Refuses banks without a price of clashes and the other way round, since each does nothing alone.
+pub(super) fn check(args: &PlanArgs) -> Result<(), PlanError> {
+    let clash = args.price.iter().any(|price| matches!(price, Price::Clash(_)));
+    match args.banks {
+        Some(_) if !clash => {
+            Err(PlanError::Option("--banks needs the price of a clash: --price clash=N".into()))
+        }
+        None if clash => {
+            Err(PlanError::Option("--price clash=N needs the banks, such as --banks 4:64KiB".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn parse_price(text: &str) -> Result<Price, String> {
     let (kind, price) = text.split_once('=').ok_or("write KIND=N, such as event=20")?;
     let price = price.parse().map_err(|error| format!("`{price}`: {error}"))?;
@@ -98,8 +128,7 @@ pub(super) fn plan(
             Price::Byte(price) => prices.byte = price,
         }
     }
-    let bytes_have_a_price = args.price.iter().any(|price| matches!(price, Price::Byte(_)));
-    if !bytes_have_a_price {
+    if !moves(args) {
         uses.moves.clear();
     } else if uses.moves.is_empty() {
         // Out and back.
@@ -130,7 +159,9 @@ pub(super) fn plan(
         let header = ["peak, B", "events", "clashes", "moved, B", "cost", "least", "each byte saved costs"];
         writeln!(out, "{}", table::render(header, rows, &[0, 1, 2, 3, 4, 6]))?;
     }
-    let (instance, tiers) = tiers(instance, &found, (least, given), options, deadline);
+    let slow = args.capacity.iter().find(|&&(tier, _)| tier == 1).map(|&(_, bytes)| bytes);
+    let slower = Options { capacity: slow.filter(|&bytes| bytes < u64::MAX), ..options.clone() };
+    let (instance, tiers) = tiers(instance, &found, (least, given), &slower, deadline);
     Ok((instance, tiers, Reuse { cost: found.cost, optimal: found.optimal, curve }))
 }
 
@@ -150,12 +181,13 @@ fn points(curve: &[(u64, Cheapest)]) -> Vec<Point> {
     curve.iter().enumerate().map(point).collect()
 }
 
-/// Returns the plan of the fast memory, bounded by `least`, and the plan of the slower memory if any buffer is moved there.
+/// Returns the plan of the fast memory, bounded by `least`, and the plan of the slower memory, with its `slower` options, if any buffer is
+/// moved there.
 fn tiers(
     instance: &Instance,
     found: &Cheapest,
     (least, capacity): (Solution, Option<u64>),
-    options: &Options,
+    slower: &Options,
     deadline: &Deadline,
 ) -> (Instance, Vec<TierPlan>) {
     let (fast, slow): (Vec<usize>, Vec<usize>) =
@@ -179,7 +211,7 @@ fn tiers(
     let mut tiers = vec![TierPlan { tier: 0, members: fast, instance: part, solution }];
     if !slow.is_empty() {
         let part = whole.part(&slow);
-        let solution = solve_within(&part, options, deadline.part(2), None);
+        let solution = solve_within(&part, slower, deadline.part(2), None);
         tiers.push(TierPlan { tier: 1, members: slow, instance: part, solution });
     }
     (whole, tiers)

@@ -137,6 +137,9 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
                     None => {
                         let graph = onnx::read_onnx_with(&bytes, &dims, &shapes, folder).map_err(refused)?;
                         warn_of_branches(&graph);
+                        for name in shapes.unknown(&graph) {
+                            say!("allotment: warning: --shapes: no tensor of the model is named {name}");
+                        }
                         Source::Model { graph, bytes, tflite: false }
                     }
                 }
@@ -189,6 +192,7 @@ fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
         ("--spill", args.spill),
         ("--weights", args.weights),
         ("--inputs", args.inputs),
+        ("--align", args.align.is_some()),
     ];
     if let Some((name, _)) = for_models.into_iter().find(|&(_, given)| given && !model) {
         return Err(PlanError::Option(format!("{name} is for models (.onnx, .tflite, .json): leave it out")));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use allotment_trace::{Action, Checked, Event, Header, Reader, Sampling, Stacks};
 use foldhash::HashMap;
 
-use super::costs::{Costs, Ledger, Numbers, Weight, Weights};
+use super::costs::{Costs, Ledger, Measure, Numbers, Weight, Weights};
 use super::parts::{Counter, Part, Parts};
 use crate::failure::Failure;
 use crate::input::Input;
@@ -50,6 +50,8 @@ pub struct Profile {
     pub events: u64,
     /// The sample, if the trace has not all blocks: all costs are estimates then.
     pub sampling: Option<Sampling>,
+    /// Whether its events have the order of the run. A profile's were made up, so that nothing depends on moments.
+    pub ordered: bool,
     /// The time from the first event to the last, if the trace has times in nanoseconds.
     pub time: Option<Duration>,
     /// The peak of the live bytes, and the event after which it was reached.
@@ -101,6 +103,7 @@ pub struct Counting {
     /// The block of the last request.
     last: Option<u64>,
     sampling: Option<Sampling>,
+    ordered: bool,
     weights: Weights,
     /// From this event on the recorder itself frees what is still live.
     tail: Option<u64>,
@@ -134,6 +137,12 @@ impl Profile {
         mut counting: Counting,
         until: Option<Mark>,
     ) -> Result<Self, Failure> {
+        if until.is_some() && !counting.ordered {
+            return Err(Failure::Other(format!(
+                "{}: a profile does not say in which order blocks come and go, so it has no moment to stop at",
+                input.shown().display()
+            )));
+        }
         let mut reached = false;
         for checked in &mut reader {
             let checked = checked.map_err(Failure::trace(input.shown()))?;
@@ -178,6 +187,24 @@ impl Profile {
         self.times.get(&event).map(|&time| Duration::from_nanos(time))
     }
 
+    /// Refuses a measure that the trace does not know.
+    ///
+    /// # Errors
+    /// If the trace is a sample or a profile and lacks it.
+    pub fn check(&self, by: Measure, input: &Input) -> Result<(), Failure> {
+        let path = input.shown().display();
+        match by {
+            Measure::Temporary if self.sampling.is_some() => Err(Failure::Other(format!(
+                "{path}: a sample does not say what is freed before the next request: record without --sample"
+            ))),
+            Measure::Peak | Measure::Temporary if !self.ordered => Err(Failure::Other(format!(
+                "{path}: a profile does not say in which order blocks come and go, so not what is {}",
+                by.meaning()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns whether the trace says who asked for its blocks.
     pub fn has_stacks(&self) -> bool {
         self.by_stack.iter().skip(1).any(|costs| costs.calls > 0)
@@ -205,6 +232,7 @@ impl Counting {
             times: None,
             last: None,
             sampling: header.sampling(),
+            ordered: header.get("order") != Some("none"),
             weights: Weights::new(header),
             tail: header.tail(),
             parts: None,
@@ -310,6 +338,7 @@ impl Counting {
             name,
             events: self.events,
             sampling: self.sampling,
+            ordered: self.ordered,
             time,
             peak: self.peak.0,
             peak_event: self.peak.1,

@@ -58,12 +58,17 @@ pub fn ratios<'a>(
     let base = plan.len() - 1;
     let mut times = vec![Vec::new(); plan.len()];
     for round in 0..rounds {
+        let before = times.iter().map(Vec::len).sum::<usize>();
         for place in 0..plan.len() {
             let subject = (place + round) % plan.len();
             let (id, repeat, rounds) = plan[subject];
             if let Some(time) = (round < rounds).then(|| sample(id, repeat)).flatten() {
                 times[subject].push(time);
             }
+        }
+        // Further rounds would measure nothing more.
+        if times.iter().map(Vec::len).sum::<usize>() == before {
+            break;
         }
     }
     let ratio = |subject: usize| {

@@ -194,7 +194,8 @@ fn draw(
     let mut counting = Counting::with_parts(reader.header());
     // What is no whole run cannot be repeated.
     let header = reader.header();
-    let whole = events.is_none() && header.sampling().is_none() && header.get("order") != Some("none");
+    let ordered = header.get("order") != Some("none");
+    let whole = events.is_none() && header.sampling().is_none() && ordered;
     let mut run = (whole && !time_limit.is_zero()).then(Gathering::default);
     let count = |checked: &Checked| {
         counting.event(&checked.event, checked.slot, checked.stack);
@@ -233,14 +234,22 @@ fn draw(
             Some((before, scale))
         }
     };
-    report.set_who(Who::of(&profile, before.as_ref().map(|(before, scale)| (before, *scale))));
+    let who = Who::of(&profile, before.as_ref().map(|(before, scale)| (before, *scale)));
+    let calls = who.as_ref().map_or_else(Vec::new, |(_, calls)| calls.clone());
+    report.set_who(who);
     drop((profile, before));
     if let Some(run) = run {
         bar.set_message("trying what would need less memory");
         bar.tick();
         let limit = TRIED.min(deadline.left().unwrap_or(TRIED));
         if let Ok(tried) = advise::tried(&run, placement.heap(), limit) {
-            suggest::add_tried(&mut report.suggestions, tried);
+            let left = |number: u32| {
+                // Both lists have the blocks in the order of their allocations.
+                let block = trace.blocks.get(number as usize).filter(|block| block.to.is_none())?;
+                let call = calls.get(block.stack as usize).copied().unwrap_or(0);
+                Some([block.tag.into(), block.size, call.into()])
+            };
+            suggest::add_tried(&mut report.suggestions, tried, left);
         }
     }
     bar.finish_and_clear();
@@ -259,6 +268,16 @@ fn compared(before: &Profile, after: &Profile, scale: f64) -> Before {
 
 fn summary(out: &mut impl Write, path: &Path, report: &Report, given: bool) -> io::Result<()> {
     let totals = &report.totals;
+    if !totals.ordered {
+        return writeln!(
+            out,
+            "{}: a profile of {} requests in no order, {} blocks ({} B) live at the end",
+            path.display(),
+            totals.blocks,
+            totals.live_blocks,
+            totals.live_bytes,
+        );
+    }
     writeln!(
         out,
         "{}: {} events, peak {} B, {} in an arena of {} B, {} blocks ({} B) live at the end",

@@ -11,7 +11,7 @@ use super::place::{PlaceError, Placing, Site};
 use super::recording::{Recording, Series, Stack};
 use super::series;
 use super::spread::{self, Class, Size};
-use super::suggest::{Suggestion, suggestions};
+use super::suggest::{Kind, Suggestion, suggestions};
 use super::totals::Totals;
 use super::trace::{Action, Trace};
 use super::who::Who;
@@ -124,6 +124,7 @@ pub fn report_within(
     let totals = Totals {
         events: trace.events.len(),
         sample: trace.sampling.map_or(0, |sampling| sampling.mean),
+        ordered: trace.ordered,
         closing: trace.closing,
         lost: trace.lost,
         refused: trace.refused,
@@ -149,8 +150,9 @@ pub fn report_within(
     let suggestions =
         suggestions(trace, &totals, &outcome, &recording.series, &by_tag, &live_groups, &exact_sizes);
     exact_sizes.truncate(SIZES);
-    // What would need less memory does not follow from a sample.
-    let suggestions = if trace.sampling.is_some() { Vec::new() } else { suggestions };
+    // What would need less memory does not follow from a sample, nor from an order that was made up.
+    let is_known = |one: &Suggestion| trace.sampling.is_none() && (trace.ordered || one.kind == Kind::Leak);
+    let suggestions: Vec<Suggestion> = suggestions.into_iter().filter(is_known).collect();
     let buckets = recording.buckets;
     let times = trace.times.as_ref().filter(|times| !times.is_empty()).map(|times| {
         let start = |bucket| series::start(bucket, buckets, times.len()).min(times.len() - 1);

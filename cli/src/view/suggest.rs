@@ -1,5 +1,7 @@
 //! The suggestions of a report.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::lists::{Group, Tag};
@@ -55,6 +57,8 @@ pub struct Suggestion {
     pub what: String,
     /// The advice.
     pub advice: String,
+    /// The blocks live at the end that it concerns: tag, size, the call that asked for them or 0, and their number.
+    pub left: Vec<[u64; 4]>,
 }
 
 /// The advice on blocks that are never freed.
@@ -86,6 +90,7 @@ pub fn suggestions(
         event,
         what,
         advice: advice.into(),
+        left: Vec::new(),
     };
     let mut left: Vec<&Tag> = by_tag.iter().filter(|tag| tag.live_blocks > 0).collect();
     left.sort_by_key(|tag| std::cmp::Reverse(tag.live));
@@ -148,7 +153,13 @@ fn rank(all: &mut [Suggestion]) {
 }
 
 /// Adds suggestions that were tried on the run. They replace estimates of the same kind.
-pub fn add_tried(all: &mut Vec<Suggestion>, tried: Vec<advise::Suggestion>) {
+///
+/// `left` returns the tag, the size and the call of a block that is live at the end, by its number.
+pub fn add_tried(
+    all: &mut Vec<Suggestion>,
+    tried: Vec<advise::Suggestion>,
+    left: impl Fn(u32) -> Option<[u64; 3]>,
+) {
     let planned = tried.iter().any(|each| each.kind == advise::Kinds::Plan);
     all.retain(|each| match each.kind {
         Kind::Moves | Kind::Churn => false,
@@ -174,9 +185,17 @@ pub fn add_tried(all: &mut Vec<Suggestion>, tried: Vec<advise::Suggestion>) {
             event: None,
             what: first.chain(letters).collect(),
             advice: "Tried on this run.".into(),
+            left: counted(each.left.into_iter().filter_map(&left)),
         }
     }));
     rank(all);
+}
+
+/// Counts equal rows, and adds their number to each.
+fn counted(rows: impl Iterator<Item = [u64; 3]>) -> Vec<[u64; 4]> {
+    let mut counts = BTreeMap::new();
+    rows.for_each(|row| *counts.entry(row).or_insert(0) += 1);
+    counts.into_iter().map(|([tag, size, call], count)| [tag, size, call, count]).collect()
 }
 
 /// Formats a count with its noun.

@@ -9,6 +9,8 @@ pub struct Totals {
     pub events: usize,
     /// The mean bytes per recorded block if the trace is a sample, so that all bytes are estimates; else 0.
     pub sample: u64,
+    /// Whether the events have the order of the run; if not, what depends on moments means nothing.
+    pub ordered: bool,
     /// Events left out at the end, where the recorder itself freed what was live.
     pub closing: usize,
     /// Events that the recorder reports as lost.

@@ -78,6 +78,8 @@ pub struct Trace {
     pub refused: usize,
     /// The sample, if the trace has not all blocks: each then has the bytes of all blocks that it stands for.
     pub sampling: Option<Sampling>,
+    /// Whether its events have the order of the run; a profile's were made up.
+    pub ordered: bool,
     /// Events at the end that were left out: there the recorder itself freed what was still live.
     pub closing: usize,
 }
@@ -141,6 +143,7 @@ impl Trace {
             lost: 0,
             refused: 0,
             sampling: reader.header().sampling(),
+            ordered: reader.header().get("order") != Some("none"),
             closing: 0,
         };
         let weights = Weights::new(reader.header());

@@ -250,6 +250,44 @@ fn leaks_and_growth_are_warned_of_and_ranked() {
     assert_eq!(pool["calls_saved"], 400);
 }
 
+/// What would have prevented a leak stands under it, in the text and on the page: only what was tried, and only for its blocks.
+#[test]
+fn suggestions_stand_under_their_leaks() {
+    let lines = (0..200).flat_map(|n| {
+        let kept = format!("#^1\na {} 48 8 #cache", 2 * n);
+        let other = (n % 40 == 0).then(|| format!("#^2\na {} 64 8", 1000 + n));
+        [kept, format!("#^2\na {} 500 8\nf {}", 2 * n + 1, 2 * n + 1)].into_iter().chain(other)
+    });
+    let names = ["#^n 0 1 10", "#^n 0 1 20"].map(String::from);
+    let ends = ["#^s add", "#^s serve", "#^f 1 10 1 0 0", "#^f 1 20 2 0 0"].map(String::from);
+    let (_folder, trace) = made(names.into_iter().chain(lines).chain(ends));
+    let advised = advice(&trace, &["--rounds", "0"]);
+    let all = advised["suggestions"].as_array().unwrap();
+    let leaks = advised["leaks"].as_array().unwrap();
+    let of = |leak: &Value| -> Vec<String> {
+        let numbers = leak["suggestions"].as_array().unwrap().iter();
+        numbers.map(|n| all[n.as_u64().unwrap() as usize]["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let (cache, other) = (of(&leaks[0]), of(&leaks[1]));
+    assert!(cache.len() == 1 && cache[0].contains("free the blocks of 48 B under `cache`"), "{cache:?}");
+    assert!(other.is_empty(), "{other:?}");
+    let text = crate::printed(["advise", &trace, "--rounds", "0"]);
+    let (_, under) = text.split_once("  200 asked for 48 B, tag `cache`").unwrap();
+    let line = under.lines().nth(1).unwrap();
+    assert!(line.starts_with("    saves ") && line.ends_with(&cache[0]), "{text}");
+    let page = json(["view", &trace, "--json"]);
+    let left: Vec<&Value> = page["suggestions"].as_array().unwrap().iter().map(|one| &one["left"]).collect();
+    let tried: Vec<&&Value> =
+        left.iter().filter(|left| left.as_array().is_some_and(|left| !left.is_empty())).collect();
+    assert_eq!(tried.len(), 1, "{page}");
+    let row = tried[0][0].as_array().unwrap();
+    let call = row[2].as_u64().unwrap() as usize;
+    let frame = page["who"]["nodes"][call][1].as_u64().unwrap() as usize;
+    assert_eq!((&row[1], &row[3]), (&48.into(), &200.into()));
+    assert_eq!(page["tags"][row[0].as_u64().unwrap() as usize], "cache");
+    assert_eq!(page["who"]["frames"][frame][0], "add");
+}
+
 #[test]
 fn a_run_that_settles_does_not_grow() {
     let lines = (0..64).map(|n| format!("a {n} 64 8"));

@@ -65,6 +65,34 @@ fn massif_snapshots_have_the_peak_by_tag() {
     assert_eq!(massif.matches("snapshot=").count(), 6);
 }
 
+/// Massif's last snapshot and its peak are the figures of `who`: of a sample, of a run whose blocks the recorder freed at the end, and of
+/// more events than snapshots.
+#[test]
+fn massif_and_who_agree() {
+    let churn: String = (0..500).map(|n| format!("a {} {} 8 #x\n", n + 9, n + 1)).collect();
+    let runs = [
+        "# sample=512\na 1 100 8 #x\na 2 5000 8\na 3 7 8 #x\nr 1 300 #y\nf 2\n".to_owned(),
+        "# events=5 tail=3\na 1 100 8 #x\na 2 50 8\nf 1\na 3 20 8\nf 2\n".to_owned(),
+        format!("{churn}f 9\nf 400\n"),
+    ];
+    for run in runs {
+        let (_folder, [text, massif]) = files(["a.trace", "m.massif"]);
+        fs::write(&text, &run).unwrap();
+        printed(["convert", &text, &massif]);
+        let massif = fs::read_to_string(&massif).unwrap();
+        let bytes = massif.lines().filter_map(|line| line.strip_prefix("mem_heap_B=")?.parse::<u64>().ok());
+        let bytes: Vec<u64> = bytes.collect();
+        let who = json(["who", &text, "--json"]);
+        assert_eq!(bytes.last().copied(), who["total"]["live"].as_u64(), "{run}");
+        assert_eq!(bytes.iter().max().copied(), who["total"]["peak"].as_u64(), "{run}");
+        let tags = who["tags"].as_array().unwrap().iter().filter(|tag| tag["tag"] != "");
+        for tag in tags.filter(|tag| tag["peak"].as_u64() > Some(0)) {
+            let leaf = format!(" n0: {} 0x0: {} (tag)\n", tag["peak"], tag["tag"].as_str().unwrap());
+            assert!(massif.contains(&leaf), "{leaf}{massif}");
+        }
+    }
+}
+
 #[test]
 fn what_is_no_trace_is_refused() {
     let (_folder, [json, out]) = files(["c.json", "out.trace"]);

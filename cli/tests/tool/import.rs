@@ -268,3 +268,62 @@ for path in sys.argv[1:]:
     let live = String::from_utf8(checked.stdout).unwrap();
     assert_eq!(live, format!("2\n{}\n", before["total"]["blocks"]));
 }
+
+/// A profile's order of events is made up, so no command tells of a peak or a moment in it.
+#[test]
+fn profiles_have_no_moments() {
+    let (_folder, [trace, profile, html, folded]) = files(["t.trace", "p.pb.gz", "p.html", "p.folded"]);
+    fs::write(&trace, "#^n 0 1 10\n#^1\na 1 900 8\n#^1\nf 1\n#^1\na 2 50 8\n#^s main\n#^f 1 10 1 0 0\n")
+        .unwrap();
+    printed(["convert", &trace, &profile]);
+    let who = printed(["who", &profile]);
+    let told = "p.pb.gz: a profile of 2 requests in no order, 1 blocks of 50 B live at the end\n";
+    assert!(who.starts_with(told) && !who.contains("event") && !who.contains("since"), "{who}");
+    let report = json(["who", &profile, "--json"]);
+    assert!(report["peak_event"].is_null() && report["lines"][0]["first_event"].is_null(), "{report}");
+    let view = printed(["view", &profile, "-o", &html]);
+    assert!(view.contains("a profile of 2 requests in no order") && !view.contains("peak"), "{view}");
+    let report = json(["view", &profile, "--json"]);
+    assert_eq!(report["totals"]["ordered"], false);
+    let kinds = report["suggestions"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap());
+    assert_eq!(kinds.collect::<Vec<_>>(), ["leak"]);
+    let lacking: [&[&str]; 6] = [
+        &["who", &profile, "--by", "peak"],
+        &["who", &profile, "--by", "temporary"],
+        &["who", &profile, "--until", "1"],
+        &["diff", &profile, &trace, "--by", "peak"],
+        &["diff", &profile, "--to", "1"],
+        &["convert", &profile, &folded, "--by", "peak"],
+    ];
+    for args in lacking {
+        let (status, error) = refused(args);
+        assert!(status == 1 && error.contains("a profile does not say in which order"), "{args:?}: {error}");
+    }
+}
+
+/// A resize without a tag or without a stack leaves the block where it was, as in `who`.
+#[test]
+fn budgets_follow_resized_blocks() {
+    let (_folder, [trace, budget]) = files(["t.trace", "b.toml"]);
+    let text = "#^n 0 1 10\n#^n 0 1 20\n#^1\na 1 100 8 #net\n#^2\nr 1 300\na 2 10 8 #net\nr 2 20 #log\n\
+                #^s main\n#^s other\n#^f 1 10 1 0 0\n#^f 1 20 2 0 0\n";
+    fs::write(&trace, text).unwrap();
+    let limits = "[tag.net]\nlive = 1\n[tag.log]\nlive = 1\n[function.main]\nlive = 1000\n[function.other]\nlive = 1000\n";
+    fs::write(&budget, limits).unwrap();
+    let found = allotment(["budget", &trace, "--file", &budget, "--json"]);
+    let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    let live =
+        |of: &str| found.as_array().unwrap().iter().find(|one| one["of"] == of).unwrap()["found"].clone();
+    let who = json(["who", &trace, "--json"]);
+    for tag in ["net", "log"] {
+        let all = who["tags"].as_array().unwrap();
+        let known = &all.iter().find(|one| one["tag"] == tag).unwrap()["live"];
+        assert_eq!(live(&format!("tag {tag}")), *known, "{tag}: {found}");
+    }
+    assert_eq!((live("tag net"), live("tag log")), (300.into(), 20.into()));
+    assert_eq!(live("function other"), 300, "{found}");
+    // What has no stack is in no line, so `who` says how much that is.
+    assert_eq!(who["unknown"]["live"], 20, "{who}");
+    let text = printed(["who", &trace]);
+    assert!(text.contains("          20 B   6.2 %  without a stack\n"), "{text}");
+}

@@ -45,6 +45,10 @@ fn every_command_keeps_to_its_time_limit() {
     let (status, error) = refused(["advise", &trace, "--time-limit", "0s"]);
     assert_eq!(status, 1);
     assert!(error.contains("within the time limit of 0s: give more with --time-limit"), "{error}");
+    // However many rounds and threads it is given.
+    let many = "20000000000";
+    allotment(["replay", &trace, "--placement", "tlsf", "--rounds", many, "--time-limit", "300ms"]);
+    json(["plan", &trace, "-q", "--json", "--threads", many, "--time-limit", "300ms"]);
     assert!(begun.elapsed() < FAR_TOO_LONG, "{:?}", begun.elapsed());
 }
 
@@ -93,6 +97,7 @@ fn one_plan_is_for_a_range_of_sizes() {
     assert!(rows.iter().all(|row| row[1] <= row[2]), "{text}");
     // At the largest size the general plan is that of its own.
     assert_eq!(rows[5][1], rows[5][2], "{text}");
+    assert!(text.contains("| optimal for this order (proved) |"), "{text}");
     // The bound of what generality costs is never below what it does.
     let percents = |line: &str| -> Vec<f64> {
         line.split('|').filter_map(|cell| cell.trim().strip_suffix(" %")?.parse().ok()).collect()
@@ -353,4 +358,21 @@ fn empty_lifetimes_have_one_plan() {
         assert_eq!((&figures[0]["peak"], &figures[0]["lower_bound"]), (&20.into(), &20.into()));
         assert_eq!(figures[0]["status"], "optimal (proved)");
     }
+}
+
+/// A shape for a tensor that is not in the model does nothing, so the tool says that.
+#[test]
+fn shapes_of_no_tensor_are_named() {
+    let model = crate::root().join("planner/tests/data/onnx/kws_dscnn.onnx");
+    let (_folder, [shapes]) = files(["s.json"]);
+    let said = |text: &str| {
+        fs::write(&shapes, text).unwrap();
+        let output = allotment(["plan", model.to_str().unwrap(), "-q", "--shapes", &shapes]);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(
+        said("{\"nosuch\": [1, 2]}"),
+        "allotment: warning: --shapes: no tensor of the model is named nosuch\n"
+    );
 }

@@ -1,5 +1,7 @@
 //! `allotment replay`.
 
+use std::fs;
+
 use crate::{allotment, data, files, json};
 use serde_json::Value;
 
@@ -113,4 +115,20 @@ fn fragmentation_is_what_the_definition_says() {
     let one = replayed(&report, "first-fit");
     assert_eq!((&one["internal_fragmentation"], &one["external_fragmentation"]), (&0.25.into(), &0.0.into()));
     assert_eq!(one["used_peak"], 32);
+}
+
+/// A request for nothing gets a block, but adds nothing to the peak, in every command.
+#[test]
+fn requests_for_nothing_add_nothing_to_the_peak() {
+    let (_folder, [trace]) = files(["zero.trace"]);
+    let text: String = (0..100).map(|n| format!("a {n} 0 8\n")).collect();
+    fs::write(&trace, text + "a 100 8 8\nr 7 5\nr 7 0\nf 100\nf 3\n").unwrap();
+    let replayed = json(["replay", &trace, "--placement", "tlsf", "--rounds", "0", "--json"]);
+    let advised = json(["advise", &trace, "--rounds", "0", "--json"]);
+    let who = json(["who", &trace, "--json"]);
+    assert_eq!(
+        (&replayed["peak"], &advised["peak"], &who["total"]["peak"]),
+        (&13.into(), &13.into(), &13.into())
+    );
+    assert_eq!(replayed["placements"][0]["ok"], true);
 }

@@ -112,8 +112,13 @@ impl Problem {
             let tier = given(&tier, n).unwrap_or(0);
             let tier = u32::try_from(tier)
                 .map_err(|_| PyValueError::new_err(format!("tier {tier} of `{name}` is above 2^32")))?;
+            // Unlike in the other columns, no alignment stands for "none".
+            let align = align.as_ref().map_or(1, |column| column[n]);
+            if align > i64::MAX as u64 {
+                return Err(PyValueError::new_err(format!("`align`: {align} of `{name}` is 2^63 or more")));
+            }
             buffers.push(Buffer {
-                align: given(&align, n).unwrap_or(1),
+                align,
                 fixed: given(&fixed, n),
                 hint: given(&hint, n),
                 alias: given(&alias, n).map(|other| usize::try_from(other).unwrap_or(usize::MAX)),
@@ -181,6 +186,13 @@ impl Problem {
     ) -> PyResult<Solution> {
         if threads == 0 {
             return Err(PyValueError::new_err("`threads` is 0"));
+        }
+        // A model moves tensors to tier 1 only if it must.
+        let most = if self.lowered.graph.is_some() { Some(1) } else { None };
+        let buffers = self.lowered.instance.buffers();
+        let is_used = |&tier: &u32| Some(tier) <= most || buffers.iter().any(|buffer| buffer.tier == tier);
+        if let Some(tier) = capacities.keys().find(|&tier| !buffers.is_empty() && !is_used(tier)) {
+            return Err(PyValueError::new_err(format!("`capacity`: no buffer is in tier {tier}")));
         }
         let options = Options { threads, seed, ..deadline(time_limit, work)? };
         let (teller, told) = channel::<Progress>();

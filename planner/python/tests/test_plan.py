@@ -63,7 +63,8 @@ def test_everything_a_buffer_can_have() -> None:
     assert window.peak == 8 + 4 or window.offsets[1] in (0, 8)
     shared = plan([8, 8], [0, 0], [4, 4], alias=[None, 0])
     assert shared.peak == 8 and shared.offsets == [0, 0]
-    assert plan([8, 8], [0, 0], [4, 4], align=64).offsets in ([0, 64], [64, 0])
+    for align in (64, np.int64(64)):
+        assert plan([8, 8], [0, 0], [4, 4], align=align).offsets in ([0, 64], [64, 0])
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,18 @@ def test_everything_a_buffer_can_have() -> None:
         ((np.array([-8]), [0], [2]), {}, "`sizes` has a negative number"),
         ((np.array([8.0]), [0], [2]), {}, "no array of integers"),
         (([8], [0], [2]), {"align": 0}, "alignment of 0"),
+        (([8], [0], [2]), {"align": -1}, "`align`: "),
+        (([8], [0], [2]), {"align": 2**64 - 1}, "`align`: 18446744073709551615 of `0` is 2\\^63 or more"),
+        (([8], [0], [2]), {"align": [2**64 - 1]}, "`align`: 18446744073709551615 of `0` is 2\\^63 or more"),
+        (([8], [0], [2]), {"align": 2**64}, "`align`: "),
+        (([8], [0], [2]), {"fixed": [2**64 - 1]}, "`fixed`: 18446744073709551615 is too large"),
+        (([8], [0], [2]), {"capacity": {1: 4}}, "`capacity`: no buffer is in tier 1"),
+        (([8], [0], [2]), {"capacity": -1}, "`capacity`: -1 is not between 0 and 2\\^64 - 1"),
+        (([8], [0], [2]), {"capacity": {-1: 4}}, "`capacity`: -1 is not between"),
+        (([8], [0], [2]), {"threads": -1}, "`threads`: -1 is not between"),
+        (([8], [0], [2]), {"seed": 2**64}, "`seed`: 18446744073709551616 is not between"),
+        (([8], [0], [2]), {"work": -1}, "`work`: -1 is not between"),
+        (([8], [0], [2]), {"tier": [2**32]}, "tier 4294967296 of `0` is above"),
         (([8], [0], [2]), {"alias": [3]}, "shares with a buffer that does not exist"),
         (([8], [0], [2]), {"gaps": [(4, 0, 1)]}, "a gap of buffer 4 of 1"),
         (([8], [0], [2]), {"names": ["a", "b"]}, "1 sizes, but 2 in `names`"),

@@ -19,6 +19,9 @@ use crate::greedy::{self, Baseline, Conflicts, Fit, allocated};
 use crate::model::{Instance, Violation, check};
 use crate::validate::validate;
 
+/// Largest number of threads that a search starts, however many it is given.
+pub const MOST_THREADS: usize = 1024;
+
 /// The options of a search.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -29,7 +32,7 @@ pub struct Options {
     /// The work after which the search stops, in units of about a millisecond, equal on every machine; `None` for no limit. One thread
     /// then makes the same plan everywhere, unless the time ends first.
     pub work: Option<u64>,
-    /// Number of threads; at least 1.
+    /// Number of threads; at least 1 and at most [`MOST_THREADS`] are started.
     pub threads: usize,
     /// The seed of all random choices.
     pub seed: u64,
@@ -303,7 +306,7 @@ pub fn solve_within(
     let floor = ends.map(|buffer| buffer.fixed.unwrap_or(0) + buffer.size).max().unwrap_or(0);
     let shared =
         Shared { started, floor, ..Shared::new(searched, deadline, options.capacity, bound.bytes, watcher) };
-    let threads = options.threads.max(1);
+    let threads = options.threads.clamp(1, MOST_THREADS);
     // Run simple rules before anything slower, so that no answer is worse than theirs if there was time for them; with many pairs only
     // the best two. With few buffers and pairs, a rule takes no longer than the first plan.
     let pairs = Conflicts::count(searched);

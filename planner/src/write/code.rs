@@ -52,9 +52,7 @@ pub(super) struct Line {
 pub(super) fn lines(planned: Planned) -> Vec<Line> {
     let mut used = HashSet::new();
     let line = |(n, (place, offset)): (usize, (Place, u64))| {
-        let name = constant(place.id);
-        let name = if used.contains(&name) { format!("{name}_{n}") } else { name };
-        used.insert(name.clone());
+        let name = unique(&mut used, constant(place.id), n);
         let remark = match place.inside {
             true => format!("{}, in {}", comment(place.id), comment(&place.buffer.id)),
             false => comment(place.id),
@@ -63,6 +61,17 @@ pub(super) fn lines(planned: Planned) -> Vec<Line> {
         Line { name, remark, tier, offset, size, start, end }
     };
     planned.schedule.placed().enumerate().map(line).collect()
+}
+
+/// Returns `name`, or if it is used already, the name with `number` and as many underscores as it takes. Then it is used.
+pub(super) fn unique(used: &mut HashSet<String>, mut name: String, number: usize) -> String {
+    if used.contains(&name) {
+        name = format!("{}_{number}", name.trim_end_matches('_'));
+    }
+    while !used.insert(name.clone()) {
+        name.push('_');
+    }
+    name
 }
 
 /// Returns the letters, digits and underscores of `name`, in capitals, never starting with a digit.
@@ -81,9 +90,7 @@ pub(super) fn constant(name: &str) -> String {
 
 /// Returns a name in a form that is safe in a comment of Rust or C.
 pub(super) fn comment(text: &str) -> String {
-    // Text that changes its direction could hide code behind the comment.
-    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    plain(text).replace("*/", "* /").replace(turns, "?")
+    plain(text).replace("*/", "* /").replace("/*", "/ *")
 }
 
 #[derive(Template)]

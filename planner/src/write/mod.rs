@@ -47,7 +47,9 @@ fn rendered(template: &impl Template) -> String {
     template.render().unwrap_or_default() + "\n"
 }
 
-/// Returns a name with its control characters replaced by spaces.
+/// Returns a name with its control characters replaced by spaces, and those that turn the text's direction by question marks.
 fn plain(text: &str) -> String {
-    text.replace(char::is_control, " ")
+    // Such text could hide code behind a comment.
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.replace(char::is_control, " ").replace(turns, "?")
 }

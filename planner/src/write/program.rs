@@ -5,7 +5,7 @@ use std::fmt;
 
 use askama::Template;
 
-use super::code::{Arena, Line, Sections, arenas, comment, constant, lines};
+use super::code::{Arena, Line, Sections, arenas, comment, constant, lines, unique};
 use super::{Planned, rendered};
 use crate::graph::{Graph, Kind, Tensor};
 use crate::model::Buffer;
@@ -153,6 +153,7 @@ fn slots<'a>(planned: Planned<'a>, graph: &Graph, lines: &[Line]) -> Vec<Slot<'a
         }
     }
     let mut slots: Vec<Slot> = Vec::new();
+    let mut used = HashSet::new();
     for (n, ((place, offset), line)) in planned.schedule.placed().zip(lines).enumerate() {
         let buffer = place.buffer;
         if place.inside {
@@ -163,23 +164,26 @@ fn slots<'a>(planned: Planned<'a>, graph: &Graph, lines: &[Line]) -> Vec<Slot<'a
             Some([Some((name, elements))]) => format!("[{name}; {elements}]"),
             _ => format!("[u8; {}]", buffer.size),
         };
-        let (name, parameter) = (constant_of(&line.name), parameter(&line.name));
+        let (name, parameter) = (line.name.clone(), unique(&mut used, parameter(&line.name), n));
         slots.push(Slot { buffer, offset, name, kind, parameter, tensors: vec![comment(&buffer.id)] });
     }
     slots
 }
 
-/// Returns a constant's name, which never consists of underscores alone.
-fn constant_of(name: &str) -> String {
-    if name.bytes().all(|byte| byte == b'_') { format!("{name}T") } else { name.to_owned() }
-}
-
-/// Returns the name of a parameter or method: in lower case, and never a keyword.
+/// Returns the name of a parameter or method for a constant's name: in snake case, and never a keyword.
 fn parameter(name: &str) -> String {
     const WORDS: &str = " as break const continue crate else enum extern false fn for if impl in let loop match mod move mut pub ref return \
         self static struct super trait true type unsafe use where while async await dyn abstract become box do final gen macro override \
         priv try typeof unsized virtual yield operators chunk ";
-    let name = constant_of(name).to_lowercase();
+    // The compiler warns of two underscores in a row.
+    let mut last = ' ';
+    let is_kept = |c: &char| std::mem::replace(&mut last, *c) != '_' || *c != '_';
+    let name: String = name.to_lowercase().chars().filter(is_kept).collect();
+    // A linter takes `_a` beside `a` for a slip.
+    let name = match name.trim_start_matches('_') {
+        bare if bare.starts_with(|c: char| c.is_ascii_lowercase()) => bare.to_owned(),
+        _ => name,
+    };
     if WORDS.contains(&format!(" {name} ")) { name + "_" } else { name }
 }
 
@@ -203,10 +207,7 @@ impl Methods {
                 return method.name.clone();
             }
         }
-        let mut name = parameter(&constant(operator));
-        while !self.names.insert(name.clone()) {
-            name += &format!("_{}", self.list.len());
-        }
+        let name = unique(&mut self.names, parameter(&constant(operator)), self.list.len());
         if base == operator && self.known.insert(base.to_owned(), self.list.len()).is_some() {
             self.known.remove(base);
         }

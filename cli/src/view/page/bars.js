@@ -36,9 +36,9 @@ function link(from, to = from) {
 
 /**
  * A table. A column has a label, `value` (by which it is sorted), and `cell` (what is shown; the value if absent);
- * `number` sets it flush right.
+ * `number` sets it flush right. `below` returns what stands under a row, if anything.
  */
-function table(id, columns, rows, first = 10) {
+function table(id, columns, rows, first = 10, below = () => null) {
   let shown = first, sorted = null, order = rows;
   const head = columns.map((column, n) => {
     const button = make('button', { type: 'button' }, column.label);
@@ -60,12 +60,17 @@ function table(id, columns, rows, first = 10) {
   const more = make('button', { type: 'button', class: 'more' }, `Show all ${count(rows.length)}`);
   more.addEventListener('click', () => { shown = rows.length; fill(); });
   const fill = () => {
-    body.replaceChildren(...order.slice(0, shown).map(row => make('tr', {}, ...columns.map(column => {
-      const content = column.cell ? column.cell(row) : column.value(row);
-      const cell = make('td', { class: column.number ? 'number' : column.tag ? 'tag' : '' }, content);
-      if (column.tag) cell.title = content;
-      return cell;
-    }))));
+    body.replaceChildren(...order.slice(0, shown).flatMap(row => {
+      const cells = columns.map(column => {
+        const content = column.cell ? column.cell(row) : column.value(row);
+        const cell = make('td', { class: column.number ? 'number' : column.tag ? 'tag' : '' }, content);
+        if (column.tag) cell.title = content;
+        return cell;
+      });
+      const note = below(row);
+      const under = note && make('tr', { class: 'below' }, make('td', { colSpan: columns.length }, note));
+      return [make('tr', {}, ...cells), ...under ? [under] : []];
+    }));
     more.hidden = shown >= rows.length;
   };
   fill();
@@ -75,6 +80,16 @@ function table(id, columns, rows, first = 10) {
 
 const tagColumn = { label: 'Tag', value: row => tagName(row.tag), tag: true };
 const tagged = report.stack ? [tagColumn] : [];
+
+/** The suggestions that were tried for blocks live at the end whose tag, size and call `is` accepts, as a list; nothing if there are none. */
+function helps(is) {
+  const items = report.suggestions.flatMap(each => {
+    const blocks = each.left.filter(([tag, size, call]) => is(tag, size, call)).reduce((sum, row) => sum + row[3], 0);
+    return blocks ? [make('li', {}, `${each.what}: ${each.saves ? `saves ${bytes(each.saves)}` : `saves ${some(each.calls, 'call')}`}`,
+      make('small', {}, `, concerns ${some(blocks, 'block')} here`))] : [];
+  });
+  return items.length ? make('ul', { class: 'helps' }, ...items) : null;
+}
 
 /** Who asked for a block: the first function that does not allocate for others. */
 const asker = row => {

@@ -5,20 +5,24 @@ document.title = `${report.name} – allotment view`;
 $('about').textContent = [
   `${some(events, 'event')}, ${some(totals.blocks, 'block')}`,
   `addresses by ${report.placement} in granules of ${totals.granule} B`,
+  ...totals.ordered ? [] : ['a profile: the order of its events is made up, so charts, addresses and lifetimes mean nothing'],
   ...totals.closing ? [`without ${some(totals.closing, 'free')} by the recorder at the end`] : [],
   ...totals.sample ? [`a sample of one block per ${bytes(totals.sample)}, each drawn as large as what it stands for`] : [],
   ...totals.lost ? [`${some(totals.lost, 'event')} lost by the recorder`] : [],
   ...totals.refused ? [`${some(totals.refused, 'request')} refused when it was recorded`] : [],
 ].join(' · ');
 
-const figures = [
+const ordered = totals.ordered ? [
   ['Peak live', bytes(totals.peak), `after event ${count(totals.peak_event)}`],
   [totals.smallest ? 'Smallest arena' : 'Arena', bytes(totals.arena),
     `${(totals.arena / Math.max(totals.peak, 1)).toFixed(3)} × the peak`],
-  ['Requested in all', bytes(totals.requested), `in ${some(totals.blocks, 'block')}`],
   ['Median lifetime', some(totals.median_lifetime, 'event'), 'half live longer'],
   ['External fragmentation', percent(totals.external), 'at the peak, of free bytes'],
   ['Internal fragmentation', percent(totals.internal), 'at the peak, of taken bytes'],
+] : [];
+const figures = [
+  ...ordered,
+  ['Requested in all', bytes(totals.requested), `in ${some(totals.blocks, 'block')}`],
   ['Live at the end', bytes(totals.live_bytes), some(totals.live_blocks, 'block')],
   ...totals.failed ? [['Failed requests', count(totals.failed), 'in this arena', 'bad']] : [],
 ];
@@ -119,7 +123,7 @@ if (totals.live_blocks === 0) {
     { label: 'Together', value: row => row.count * row.size, cell: row => exactly(row.count * row.size), number: true },
     { label: 'First', value: row => row.first, cell: row => link(row.first), number: true },
     { label: 'Last', value: row => row.last, cell: row => link(row.last), number: true },
-  ], report.live_groups);
+  ], report.live_groups, 10, row => helps((tag, size) => tag === row.tag && size === row.size));
   table('live', blockColumns, report.live);
 }
 table('largest', blockColumns, report.largest);

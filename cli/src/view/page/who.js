@@ -246,7 +246,10 @@ const stackList = frames => make('ol', { class: 'stack' },
 function showStack(frames, node) {
   const cost = node ? measures.filter(told).map(each => `${who.label(each).toLowerCase()} ${each.say(node.costs[each.at])}`
     + (who.tellsChange(each) ? ` (${changed(node, each)})` : '')).join(', ') : '';
-  $('stack').replaceChildren(make('p', { class: 'quiet' }, cost), stackList(frames));
+  // The stack may be the end of longer ones.
+  const ends = call => framesOf(call).slice(-frames.length).join() === frames.join();
+  const help = frames.length ? helps((tag, size, call) => call > 0 && ends(call)) : null;
+  $('stack').replaceChildren(make('p', { class: 'quiet' }, cost), ...help ? [help] : [], stackList(frames));
   $('stack-details').open = true;
 }
 

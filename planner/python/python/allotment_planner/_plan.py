@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sys
 from array import array
@@ -188,7 +189,18 @@ def optional_column(values: Any, what: str) -> Optional[bytes]:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(values, numpy.ndarray):
         return column(values, "Q", what)
+    values = list(values)
+    if _native.NONE in values:
+        raise PlanError(f"`{what}`: {_native.NONE} is too large")
     return column([_native.NONE if value is None else value for value in values], "Q", what)
+
+
+def whole(value: Any, what: str, bits: int) -> int:
+    """A number that is not negative and has at most so many bits."""
+    number = operator.index(value)
+    if not 0 <= number < 1 << bits:
+        raise PlanError(f"`{what}`: {number} is not between 0 and 2^{bits} - 1")
+    return number
 
 
 def solved(
@@ -206,11 +218,12 @@ def solved(
 ) -> Plan[Any]:
     """Plans a problem; the options are those of :func:`plan`."""
     if capacity is None:
-        capacities: dict[int, int] = {}
-    elif isinstance(capacity, Mapping):
-        capacities = dict(capacity)
+        given: Mapping[int, int] = {}
     else:
-        capacities = {0: int(capacity)}
+        given = capacity if isinstance(capacity, Mapping) else {0: capacity}
+    capacities = {whole(tier, "capacity", 32): whole(bytes, "capacity", 64) for tier, bytes in given.items()}
+    threads, seed = whole(threads, "threads", 32), whole(seed, "seed", 64)
+    work = None if work is None else whole(work, "work", 64)
     tell = None if progress is None else lambda *known: progress(Progress(*known))
     ask = cast("Optional[Callable[[], object]]", getattr(cancel, "is_set", cancel))
     try:
@@ -351,7 +364,7 @@ def plan(
     as_array = numpy is not None and isinstance(sizes, numpy.ndarray)
     packed = column(sizes, "Q", "sizes")
     count = len(packed) // 8
-    if isinstance(align, int):
+    if isinstance(align, int) or numpy is not None and isinstance(align, numpy.integer):
         align_column = None if align == 1 else column([align], "Q", "align") * count
     else:
         align_column = column(align, "Q", "align")

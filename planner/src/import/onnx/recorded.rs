@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use super::Stated;
 use super::infer::Value;
 use super::proto::{Node, ValueInfo};
+use crate::graph::Graph;
 
 const FLOAT: i32 = 1;
 
@@ -58,6 +59,16 @@ impl Shapes {
             return Err(ShapesError::Form);
         }
         Ok(shapes)
+    }
+
+    /// Returns the names listed by tensor that no tensor of the model has, in order.
+    pub fn unknown<'s>(&'s self, graph: &Graph) -> Vec<&'s str> {
+        // Tensors of bodies and functions have a prefix.
+        let has = |name: &str| graph.tensors.iter().any(|tensor| tensor.name.ends_with(name));
+        let mut unknown: Vec<&str> =
+            self.tensors.keys().map(String::as_str).filter(|name| !has(name)).collect();
+        unknown.sort_unstable();
+        unknown
     }
 
     /// Reads the shapes from a profile's events.
