@@ -277,7 +277,8 @@ unsafe impl<M: Memory> Memory for Tagged<M> {
     }
 
     fn largest_free(&self) -> usize {
-        (self.memory().largest_free() & !(GRANULE - 1)).saturating_sub(GRANULE)
+        // The block may begin half a granule into the free memory, since heaps count in 8 bytes, and a granule comes after it.
+        (self.memory().largest_free().saturating_sub(GRANULE / 2) & !(GRANULE - 1)).saturating_sub(GRANULE)
     }
 
     fn remembers(&self) -> bool {
