@@ -296,3 +296,14 @@ fn the_largest_free_block_can_be_had() {
         assert!(all.size() > 60 << 10 && heap.try_allocate(all).is_ok(), "{skipped} {cut}: {all:?}");
     }
 }
+
+#[test]
+fn no_block_grows_beyond_every_layout() {
+    let (heap, size) = (heap(), layout(1));
+    let block = heap.try_allocate(size).unwrap();
+    // SAFETY: the block is live, and has its layout as long as every resize fails.
+    unsafe {
+        assert!(!heap.try_resize(block, size, usize::MAX) && heap.try_resize(block, size, 16));
+        heap.deallocate(block, layout(16));
+    }
+}

@@ -273,7 +273,7 @@ unsafe impl<M: Memory> Memory for Tagged<M> {
     }
 
     unsafe fn try_resize(&self, _: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        length(layout.size()) == length(size)
+        size <= isize::MAX as usize && length(layout.size()) == length(size)
     }
 
     fn largest_free(&self) -> usize {
