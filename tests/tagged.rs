@@ -5,7 +5,7 @@
 use allotment::lock::Futex;
 use allotment::misuse::{Kind, Misuse, set_hook};
 use allotment::os::{MapError, Mapping, Tagged};
-use allotment::{Buddy, FreeError, Heap, Memory, Tlsf};
+use allotment::{Buddy, FreeError, Heap, Memory, Region, Tlsf};
 use std::alloc::Layout;
 use std::hint::black_box;
 use std::ptr::NonNull;
@@ -279,4 +279,31 @@ fn programs_without_bugs_notice_nothing() {
     unsafe { plain.memory().claim(Mapping::new(4 << 20).map().unwrap()) }.unwrap();
     run(&plain);
     assert_eq!(tag(allocate(&plain, 100)), 0);
+}
+
+/// Free memory need not begin or end at 16 bytes.
+#[test]
+fn the_largest_free_block_can_be_had() {
+    let memory = Mapping::new(64 << 10).map().unwrap();
+    for (skipped, cut) in (0..4).flat_map(|skipped| (0..4).map(move |cut| (8 * skipped, 8 * cut))) {
+        let heap: Blocks = Tagged::new(Heap::empty());
+        // SAFETY: the heaps before are not used any more; the bytes lie in the mapping, which stays for good.
+        unsafe {
+            let start = memory.start.add(skipped);
+            heap.memory().claim(Region::new(start, memory.size - skipped - cut)).unwrap();
+        }
+        let all = layout(heap.largest_free());
+        assert!(all.size() > 60 << 10 && heap.try_allocate(all).is_ok(), "{skipped} {cut}: {all:?}");
+    }
+}
+
+#[test]
+fn no_block_grows_beyond_every_layout() {
+    let (heap, size) = (heap(), layout(1));
+    let block = heap.try_allocate(size).unwrap();
+    // SAFETY: the block is live, and has its layout as long as every resize fails.
+    unsafe {
+        assert!(!heap.try_resize(block, size, usize::MAX) && heap.try_resize(block, size, 16));
+        heap.deallocate(block, layout(16));
+    }
 }

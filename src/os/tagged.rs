@@ -273,11 +273,12 @@ unsafe impl<M: Memory> Memory for Tagged<M> {
     }
 
     unsafe fn try_resize(&self, _: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        length(layout.size()) == length(size)
+        size <= isize::MAX as usize && length(layout.size()) == length(size)
     }
 
     fn largest_free(&self) -> usize {
-        (self.memory().largest_free() & !(GRANULE - 1)).saturating_sub(GRANULE)
+        // The block may begin half a granule into the free memory, since heaps count in 8 bytes, and a granule comes after it.
+        (self.memory().largest_free().saturating_sub(GRANULE / 2) & !(GRANULE - 1)).saturating_sub(GRANULE)
     }
 
     fn remembers(&self) -> bool {

@@ -56,6 +56,29 @@ mod sizes_and_alignments {
     for_each_placement!(run);
 }
 
+mod resizes_beyond_every_layout {
+    use super::*;
+
+    fn run(case: &'static Case) {
+        let mut backing = Backing::new(32_767, 0);
+        let heap = (case.empty)(32_767);
+        let most = isize::MAX as usize;
+        // SAFETY: the backing outlives the heap; the block is live, and has this layout as long as every resize fails.
+        unsafe {
+            heap.claim(backing.region()).unwrap();
+            let block = heap.try_allocate(layout(100, 8)).unwrap();
+            let used = heap.used();
+            for size in [most, most + 1, most + 2, usize::MAX - 7, usize::MAX] {
+                assert!(!heap.try_resize(block, layout(100, 8), size), "{size:#x}");
+            }
+            assert_eq!(heap.used(), used);
+            heap.try_deallocate(block, layout(100, 8)).unwrap();
+        }
+    }
+
+    for_each_placement!(run);
+}
+
 mod regions_of_every_size {
     use super::*;
 

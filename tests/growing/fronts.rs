@@ -60,6 +60,21 @@ fn every_front_wraps_the_growing_heap() {
     assert_eq!(failing.refusals(), 1);
 }
 
+/// The growing heap keeps freed blocks by the same marks as a cache in front of it, and refuses marked blocks.
+#[test]
+fn a_cache_returns_its_blocks_to_the_growing_heap() {
+    static DEPOT: Depot<Growing> = Depot::new(&HEAP, 64 * 1024);
+    let _alone = alone();
+    let cached = Cached::new(&DEPOT);
+    let layout = Layout::new::<[u64; 6]>();
+    for block in [(); 100].map(|()| cached.allocate(layout).unwrap()) {
+        // SAFETY: the block is live.
+        unsafe { cached.deallocate(block, layout) };
+    }
+    cached.flush();
+    assert_eq!(cached.allocate(layout).map(|block| cached.check(block, layout)), Some(Ok(())));
+}
+
 /// A front tells a block of the growing heap from one of a fixed heap by its address.
 #[test]
 fn the_growing_heap_is_a_zone() {

@@ -161,8 +161,11 @@ impl Chain {
         // SAFETY: the caller's contract; the blocks of a chain are linked, and nothing else uses them.
         unsafe {
             for block in &mut *blocks {
-                *block = ptr::NonNull::new_unchecked(next.cast());
-                next = Block::next(next);
+                let first = next;
+                next = Block::next(first);
+                // The memory behind may know freed blocks by the same mark.
+                Block::clear_mark(first);
+                *block = ptr::NonNull::new_unchecked(first.cast());
             }
             if !blocks.is_empty() {
                 memory.deallocate_many(layout_of(class), blocks);

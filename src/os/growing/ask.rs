@@ -125,7 +125,7 @@ impl<S: System> Pages<S> {
 
     /// Makes the system provide the memory that the heap uses next, and the pages that have free blocks. Returns whether there is that
     /// much memory.
-    fn make_ready(&mut self, bytes: usize) -> bool {
+    pub(super) fn make_ready(&mut self, bytes: usize) -> bool {
         self.ready.end(&mut self.spans);
         let len = bytes.div_ceil(SLOT);
         if len == 0 {

@@ -19,7 +19,9 @@ impl Ready {
     /// Cuts a span of `len` slots aligned to `align` slots, if there is room. O(1).
     #[inline]
     pub(super) fn cut<S: System>(&mut self, len: usize, align: usize, spans: &mut Spans<S>) -> Option<usize> {
-        let slot = self.slot.next_multiple_of(align);
+        // An aligned block has an aligned address, wherever the first slot lies.
+        let first = spans.address(0).addr() / SLOT;
+        let slot = self.slot + ((first + self.slot).wrapping_neg() & (align - 1));
         if self.end.saturating_sub(slot) < len {
             return None;
         }

@@ -412,6 +412,10 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         size: usize,
         statistics: &mut S,
     ) -> bool {
+        // `length` knows only sizes that a layout can have.
+        if size > isize::MAX as usize {
+            return false;
+        }
         let Some((mut slot, index)) = Self::locate(NonNull::from(&mut *self), start.addr().get()) else {
             let fits = |slot: &Slot<M>| slot.is_whole(start.addr().get()) && size <= slot.size::<G>();
             return self.slots().iter().any(fits);

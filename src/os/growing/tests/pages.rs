@@ -226,15 +226,19 @@ fn a_little_free_memory_may_raise_the_peak() {
     }
 }
 
-/// Large blocks have any requested alignment.
+/// Large blocks have any requested alignment, and so have those of memory provided in advance.
 #[test]
 fn large_blocks_are_aligned() {
-    let mut pages = fresh();
-    pages.limit(60 << 20);
-    for align in (12..=22).map(|log| 1 << log) {
-        for _ in 0..2 {
-            let (block, _) = pages.allocate_large(SLOT, align, false).unwrap();
-            assert_eq!(block.addr().get() % align, 0, "{align}");
+    // The system chooses the address of each heap.
+    for (heap, bytes) in [0, 32 << 20, 32 << 20, 32 << 20].into_iter().enumerate() {
+        let mut pages = fresh();
+        pages.limit(60 << 20);
+        assert!(pages.make_ready(bytes));
+        for align in (12..=22).map(|log| 1 << log) {
+            for _ in 0..2 {
+                let (block, _) = pages.allocate_large(SLOT, align, false).unwrap();
+                assert_eq!(block.addr().get() % align, 0, "{align} in heap {heap}");
+            }
         }
     }
 }
