@@ -8,12 +8,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::{Answer, Limits};
 use crate::bounds::gcd;
 use crate::deadline::Watch;
 use crate::greedy::Conflicts;
-use crate::model::Instance;
+use crate::model::{Instance, Piece};
+use crate::sections::Sections;
 
 /// Buffers that lie at one offset, ascending.
 struct Group {
@@ -25,6 +27,80 @@ struct Group {
 /// Largest number of groups of several buffers; with more, a failure proves nothing.
 const GROUPS: usize = 4000;
 
+/// The bytes that are still to be placed in each section of time.
+struct Load {
+    /// The sections, first byte and length of each buffer's pieces, by buffer. Buffers that may share a place have none.
+    pieces: Vec<Vec<(Range<usize>, u64, u64)>>,
+    /// The bytes of unplaced pieces, by section.
+    left: Vec<u64>,
+    /// The lowest offset of an unplaced piece, by section, for one node.
+    lowest: Vec<u64>,
+}
+
+impl Load {
+    fn new(instance: &Instance) -> Self {
+        let buffers = instance.buffers();
+        let mut shares = vec![false; buffers.len()];
+        for (n, partner) in buffers.iter().enumerate().filter_map(|(n, buffer)| Some((n, buffer.alias?))) {
+            (shares[n], shares[partner]) = (true, true);
+        }
+        let single = buffers.iter().all(|buffer| buffer.tier == buffers[0].tier);
+        let all: Vec<Vec<Piece>> = buffers
+            .iter()
+            .zip(&shares)
+            .map(|(buffer, shares)| if *shares || !single { Vec::new() } else { buffer.pieces() })
+            .collect();
+        let sections = Sections::new(all.iter().flatten().map(|&(start, end, ..)| (start, end)));
+        let mut k = 0;
+        let pieces: Vec<Vec<_>> = all
+            .iter()
+            .map(|pieces| {
+                let own = pieces.iter().map(|&(_, _, from, to)| {
+                    k += 1;
+                    (sections.first[k - 1] as usize..sections.last[k - 1] as usize, from, to - from)
+                });
+                own.collect()
+            })
+            .collect();
+        let mut load = Self { pieces, left: vec![0; sections.count], lowest: vec![u64::MAX; sections.count] };
+        (0..buffers.len()).for_each(|n| load.add(n));
+        load
+    }
+
+    /// Counts a buffer that is not placed.
+    fn add(&mut self, n: usize) {
+        for (sections, _, bytes) in &self.pieces[n] {
+            self.left[sections.clone()].iter_mut().for_each(|left| *left += bytes);
+        }
+    }
+
+    /// Ceases to count a buffer, which is placed.
+    fn remove(&mut self, n: usize) {
+        for (sections, _, bytes) in &self.pieces[n] {
+            self.left[sections.clone()].iter_mut().for_each(|left| *left -= bytes);
+        }
+    }
+
+    /// Notes that a buffer lies at `offset` or above.
+    fn at_least(&mut self, n: usize, offset: u64) {
+        for (sections, from, _) in &self.pieces[n] {
+            self.lowest[sections.clone()]
+                .iter_mut()
+                .for_each(|lowest| *lowest = (*lowest).min(offset.saturating_add(*from)));
+        }
+    }
+
+    /// Returns whether the unplaced pieces of each section fit above the lowest of them, and forgets the lowest offsets.
+    fn fits(&mut self, capacity: u64) -> bool {
+        let mut fits = true;
+        for (lowest, left) in self.lowest.iter_mut().zip(&self.left) {
+            fits &= *left == 0 || lowest.saturating_add(*left) <= capacity;
+            *lowest = u64::MAX;
+        }
+        fits
+    }
+}
+
 struct State<'a> {
     instance: &'a Instance,
     conflicts: &'a Conflicts,
@@ -33,6 +109,7 @@ struct State<'a> {
     placed: Vec<bool>,
     /// Single buffers by number, then groups that can share a place.
     groups: Vec<Group>,
+    load: Load,
     nodes: u64,
     limits: &'a Limits<'a>,
     watch: RefCell<Watch<'a>>,
@@ -62,6 +139,7 @@ pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits:
         placed: vec![false; n],
         proves: !windows && groups.len() < n + GROUPS,
         groups,
+        load: Load::new(instance),
         nodes: 0,
         limits,
         watch: RefCell::new(Watch::new(limits.deadline)),
@@ -70,6 +148,7 @@ pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits:
         if let Some(fixed) = buffer.fixed {
             state.offsets[n] = fixed;
             state.placed[n] = true;
+            state.load.remove(n);
         }
     }
     let left = state.placed.iter().filter(|&&placed| !placed).count();
@@ -143,7 +222,8 @@ impl State<'_> {
         let buffers = self.instance.buffers();
         let mut choices = Vec::with_capacity(left);
         let mut first_top = u64::MAX;
-        for (k, group) in self.groups.iter().enumerate() {
+        for k in 0..self.groups.len() {
+            let group = &self.groups[k];
             if group.members.iter().any(|&n| self.placed[n]) {
                 continue;
             }
@@ -151,13 +231,22 @@ impl State<'_> {
             let size = group.members.iter().map(|&n| buffers[n].size).max().unwrap_or(0);
             let fits = offset.checked_add(size).is_some_and(|end| end <= self.capacity);
             match (fits, group.members.len()) {
-                (false, 1) => return Some(false),
+                (false, 1) => {
+                    self.load.fits(0);
+                    return Some(false);
+                }
                 (false, _) => continue,
                 // A single buffer need not share, so it could be placed first.
-                (true, 1) => first_top = first_top.min(offset + size.max(1)),
+                (true, 1) => {
+                    first_top = first_top.min(offset + size.max(1));
+                    self.load.at_least(group.members[0], offset);
+                }
                 (true, _) => {}
             }
             choices.push((offset, k));
+        }
+        if !self.load.fits(self.capacity) {
+            return Some(false);
         }
         choices.sort_unstable();
         for (offset, k) in choices {
@@ -173,11 +262,15 @@ impl State<'_> {
             for &n in members {
                 self.placed[n] = true;
                 self.offsets[n] = offset;
+                self.load.remove(n);
             }
             if self.node(left - count, offset, first)? {
                 return Some(true);
             }
-            self.groups[k].members.iter().for_each(|&n| self.placed[n] = false);
+            for &n in &self.groups[k].members {
+                self.placed[n] = false;
+                self.load.add(n);
+            }
         }
         Some(false)
     }

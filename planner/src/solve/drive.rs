@@ -6,7 +6,8 @@ use super::Shared;
 use super::climb::{Climb, Scaled};
 use super::portfolio::{Packed, Portfolio};
 use crate::boxes::Join;
-use crate::exact::{Answer, filled, general, perfect};
+use crate::deadline::Deadline;
+use crate::exact::{Answer, Limits, filled, general, perfect};
 use crate::greedy::descent::{Descent, Prefer, descend};
 
 /// Largest number of buffers for which an instance is searched exactly as a whole.
@@ -20,6 +21,12 @@ const STACKED: usize = 300_000;
 
 /// Most bytes for the nodes of all searches.
 const SEARCH_BYTES: usize = 1 << 30;
+
+/// Number of nodes of a first exact search if not all buffers are rectangles.
+const NODES: u64 = 3_000_000;
+
+/// Largest number of buffers that are not all rectangles for which one thread searches exactly until the end.
+const PROVED: usize = 200;
 
 /// Number of noisy plans before the exact search if not all buffers are rectangles.
 const BEFORE: usize = 36;
@@ -63,7 +70,7 @@ pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
         let mut portfolio = Portfolio::new(shared, &packed, (0, 1), seed);
         portfolio.brief();
         (0..BEFORE).for_each(|_| portfolio.noisy_rule());
-        search(shared);
+        search(shared, NODES, &shared.deadline);
     }
     let whole = small.then(|| Scaled::new(instance, None)).flatten();
     let boxed = boxes.and_then(|boxes| Scaled::new(&boxes.instance, Some(boxes)));
@@ -81,6 +88,10 @@ pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
             let packed = &packed;
             let work = move || {
                 let over = || shared.deadline.passed();
+                if general && thread == 0 && instance.len() <= PROVED && !over() {
+                    // The other threads go on with greedy plans; a single thread divides its time.
+                    search(shared, u64::MAX, &shared.deadline.part(if threads > 1 { 1 } else { 2 }));
+                }
                 // One thread makes the greedy plans while the others search; without searches all threads share them.
                 let share = if searched { (0, 1) } else { (thread, threads) };
                 let greedy = || Portfolio::new(shared, packed, share, seed ^ (thread as u64) << 32);
@@ -118,12 +129,12 @@ pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
     });
 }
 
-/// Searches exactly, at ever lower goals.
-fn search(shared: &Shared) {
+/// Searches exactly, at ever lower goals, up to `nodes` nodes for each.
+fn search(shared: &Shared, nodes: u64, deadline: &Deadline) {
     let Some(conflicts) = shared.conflicts() else { return };
-    while !shared.deadline.passed() {
+    while !deadline.passed() {
         let goal = shared.peak.load(Ordering::Relaxed).saturating_sub(1).min(shared.capacity);
-        match general::search(shared.instance, conflicts, goal, &shared.limits(3_000_000)) {
+        match general::search(shared.instance, conflicts, goal, &Limits { nodes, deadline }) {
             Answer::Found(offsets) => shared.offer(offsets),
             Answer::None => shared.raise_bound(goal + 1),
             Answer::Unknown => break,
