@@ -4,7 +4,7 @@ use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
 use allotment::pool::PoolOptions;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let context = Context::new(0)?; // a typed error where there is no driver or no device
+    let context = Context::new(0)?; // an error without a device; `Context::host()` needs none
     let stream = Stream::new(&context)?;
     let pool = Pool::new(Virtual::new(&context)?, PoolOptions::new())?;
     let weights: Buffer<f32> = Buffer::zeros(&pool, 1 << 20, &stream)?;
