@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Write;
-use std::iter::repeat;
 use std::path::PathBuf;
 
 use allotment_trace::{Action, Stacks};
@@ -250,9 +249,11 @@ fn count(input: &Input, entries: &Entries) -> Result<Vec<Count>, Failure> {
             continue;
         }
         let known = live.remove(&event.id);
-        for (&entry, bytes) in known.iter().flat_map(|known| known.entries.iter().zip(repeat(known.bytes))) {
-            let Count { live, .. } = &mut counts[entry];
-            *live = live.saturating_sub(bytes);
+        if let Some(Block { bytes, entries, .. }) = &known {
+            for &entry in entries {
+                let Count { live, .. } = &mut counts[entry];
+                *live = live.saturating_sub(*bytes);
+            }
         }
         let (Action::Allocate { size, .. } | Action::Reallocate { size }) = event.action else { continue };
         // A resize without a stack or a tag leaves the block to whom it belongs.

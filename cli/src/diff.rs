@@ -157,19 +157,18 @@ pub fn diff(args: &DiffArgs) -> Result<(), Failure> {
             let names = [first.shown(), second.shown()].map(|path| path.display().to_string());
             let (before, after) = (Profile::read(&first, None)?, Profile::read(&second, None)?);
             after.check(args.by, &second)?;
+            before.check(args.by, &first)?;
             (Some(before), after, names)
         }
         (None, to) => {
             let before = args.from.map(|from| Profile::read(&first, Some(from))).transpose()?;
             let from = args.from.map_or_else(|| "the start".into(), |from| from.to_string());
             let to_name = to.map_or_else(|| "the end".into(), |to| to.to_string());
-            (before, Profile::read(&first, to)?, [from, to_name])
+            let after = Profile::read(&first, to)?;
+            after.check(args.by, &first)?;
+            (before, after, [from, to_name])
         }
     };
-    before.as_ref().map_or(Ok(()), |before| before.check(args.by, &first))?;
-    if args.after.is_none() {
-        after.check(args.by, &first)?;
-    }
     let scale = before.as_ref().map_or(Ok(1.0), |before| args.per.scale(before, &after))?;
     let by = args.by;
     let [before_name, after_name] = names;

@@ -121,7 +121,7 @@ impl Input {
     /// If it is a sample or a profile, which lack some requests, and those of [`Input::trace`].
     pub fn whole_trace(&self) -> Result<Reader<'static>, Failure> {
         let reader = self.trace()?;
-        if reader.header().get("order") == Some("none") {
+        if !reader.header().is_ordered() {
             return Err(Failure::Other(format!(
                 "{}: a profile does not say in which order blocks come and go, so no run can be repeated from it: record a trace",
                 self.shown.display()

@@ -32,9 +32,9 @@ impl Device {
     /// # Safety
     ///
     /// The handles must belong to each other. The device must have been made with a queue of each family in `families`, with the feature
-    /// `timelineSemaphore`, with `bufferDeviceAddress` if a buffer is to have an address, and with the extensions in `extensions`, and must live until everything made from this value is dropped. The
-    /// program may use a queue of a [`Stream`](super::Stream) elsewhere only while no thread calls a method of the stream or of a pool
-    /// that uses it.
+    /// `timelineSemaphore`, with `bufferDeviceAddress` if a buffer is to have an address, and with the extensions in `extensions`, and must
+    /// live until everything made from this value is dropped. The program may use a queue of a [`Stream`](super::Stream) elsewhere only
+    /// while no thread calls a method of the stream or of a pool that uses it.
     pub unsafe fn from_ash(
         entry: ash::Entry,
         instance: ash::Instance,

@@ -92,6 +92,11 @@ impl Header {
         self.get("events")?.parse().ok()
     }
 
+    /// Returns whether the events have the order of the run. Those of a converted profile do not.
+    pub fn is_ordered(&self) -> bool {
+        self.get("order") != Some("none")
+    }
+
     /// Returns the number, from 0, of the first event in which the recorder freed blocks that the program had left.
     pub fn tail(&self) -> Option<u64> {
         let tail = self.get("tail")?.parse().ok()?;

@@ -274,8 +274,8 @@ impl Visitor for Anywhere<'_> {
     }
 }
 
-/// Returns the size of an arena that is large enough at all [`Addresses`]: `size` or a little more. If the memory's deadline passes first, the
-/// result is large enough at the addresses tried.
+/// Returns the size of an arena that is large enough at all [`Addresses`]: `size` or a little more. If the memory's deadline passes first,
+/// the result is large enough at the addresses tried.
 pub fn anywhere(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Option<usize> {
     let skews = Addresses::of(choice, program).tried;
     match choice {

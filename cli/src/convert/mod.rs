@@ -172,9 +172,9 @@ fn profile(input: &Input, form: Form, args: &ConvertArgs) -> Result<bool, Failur
         snapshot.counts()
     } else {
         let profile = Profile::read(input, None)?;
-        profile.check(args.by.unwrap_or_default(), input)?;
-        profiles::write(&profile, form, args.by.unwrap_or_default(), &mut file)
-            .map_err(Failure::file(shown(&args.output)))?;
+        let by = args.by.unwrap_or_default();
+        profile.check(by, input)?;
+        profiles::write(&profile, form, by, &mut file).map_err(Failure::file(shown(&args.output)))?;
         (profile.events, profile.by_stack.iter().skip(1).filter(|costs| costs.calls > 0).count())
     };
     file.finish()?;

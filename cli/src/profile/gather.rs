@@ -232,7 +232,7 @@ impl Counting {
             times: None,
             last: None,
             sampling: header.sampling(),
-            ordered: header.get("order") != Some("none"),
+            ordered: header.is_ordered(),
             weights: Weights::new(header),
             tail: header.tail(),
             parts: None,

@@ -194,7 +194,7 @@ fn draw(
     let mut counting = Counting::with_parts(reader.header());
     // What is no whole run cannot be repeated.
     let header = reader.header();
-    let ordered = header.get("order") != Some("none");
+    let ordered = header.is_ordered();
     let whole = events.is_none() && header.sampling().is_none() && ordered;
     let mut run = (whole && !time_limit.is_zero()).then(Gathering::default);
     let count = |checked: &Checked| {

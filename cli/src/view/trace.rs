@@ -143,7 +143,7 @@ impl Trace {
             lost: 0,
             refused: 0,
             sampling: reader.header().sampling(),
-            ordered: reader.header().get("order") != Some("none"),
+            ordered: reader.header().is_ordered(),
             closing: 0,
         };
         let weights = Weights::new(reader.header());

@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 impl Pool {
     /// Returns a pool that, when it is full, moves [`Spillable`] values to `other`, for example a pool of [`Pinned`](crate::gpu::Pinned)
-    /// memory or of [`HostMemory::in_files`](crate::gpu::HostMemory::in_files), the least recently used first, before a request fails. Only requests to the returned pool do this.
+    /// memory or of [`HostMemory::in_files`](crate::gpu::HostMemory::in_files), the least recently used first, before a request fails. Only
+    /// requests to the returned pool do this.
     #[must_use]
     pub fn spilling(&self, other: &Self) -> Self {
         let (pool, other) = (self.allocator.clone(), other.allocator.clone());

@@ -157,8 +157,8 @@ impl Staging {
     }
 
     /// Streams all of `source` through `work`, which submits work on each chunk to `stream`, or to other streams that it orders with
-    /// `stream`. The device memory for the chunks under way comes from `allocator`; an [integrated](crate::gpu::Device::integrated)
-    /// device and the host need no device memory and work on the ring's buffers, without a copy. Returns once everything is submitted, possibly
+    /// `stream`. The device memory for the chunks under way comes from `allocator`; an [integrated](crate::gpu::Device::integrated) device
+    /// and the host need no device memory and work on the ring's buffers, without a copy. Returns once everything is submitted, possibly
     /// before all work is done.
     ///
     /// # Errors
