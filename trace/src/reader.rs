@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::io::Read;
 use std::path::Path;
 
-use foldhash::HashMap;
-
 use crate::error::{Place, Problem, TraceError};
 use crate::event::{Action, Block, Event, Failure, Record};
 use crate::records::{Header, Limits, Records};
+use crate::slots::Slots;
 use crate::stacks::Stacks;
 
 /// An event, checked against all events before it.
@@ -18,8 +17,7 @@ pub struct Checked {
     pub event: Event,
     /// Its place in the trace.
     pub place: Place,
-    /// The number of its block among the live ones, for a table of blocks: below the most live blocks so far, and used again once the
-    /// block is freed.
+    /// The number of its block in [`Slots`], for a table of blocks.
     pub slot: usize,
     /// The block before it; `None` for an allocation.
     pub before: Option<Block>,
@@ -40,10 +38,7 @@ pub struct Checked {
 pub struct Reader<'a> {
     records: Records<'a>,
     limits: Limits,
-    /// The live blocks and their slots, by id.
-    live: HashMap<u64, (Block, usize)>,
-    /// The slots that are free again.
-    unused: Vec<usize>,
+    live: Slots<Block>,
     bytes: u64,
     /// Number of events read.
     events: u64,
@@ -95,8 +90,7 @@ impl<'a> Reader<'a> {
         Self {
             records,
             limits,
-            live: HashMap::default(),
-            unused: Vec::new(),
+            live: Slots::default(),
             bytes: 0,
             events: 0,
             time: 0,
@@ -147,7 +141,7 @@ impl<'a> Reader<'a> {
 
     /// Returns the live blocks with their ids, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
-        self.live.iter().map(|(&id, &(block, _))| (id, block))
+        self.live.iter()
     }
 
     /// Returns the number of events that the recorder has reported as lost so far.
@@ -168,7 +162,7 @@ impl<'a> Reader<'a> {
     /// Checks an event; `None` if it must be omitted.
     fn check(&mut self, place: Place, event: Event, stack: u32) -> Result<Option<Checked>, Problem> {
         let id = event.id;
-        let (known, slot) = self.live.get(&id).copied().unzip();
+        let known = self.live.get(id);
         let after = match event.action {
             Action::Allocate { .. } if known.is_some() => {
                 if self.lost == 0 {
@@ -212,16 +206,7 @@ impl<'a> Reader<'a> {
             }
             bytes = bytes.checked_add(size).filter(|&bytes| bytes <= most).ok_or(Problem::Total)?;
         }
-        let slot = slot.or_else(|| self.unused.pop()).unwrap_or(self.live.len());
-        match after {
-            Some(block) => {
-                self.live.insert(id, (block, slot));
-            }
-            None => {
-                self.live.remove(&id);
-                self.unused.push(slot);
-            }
-        }
+        let slot = self.live.set(id, after);
         self.bytes = bytes;
         let live_blocks = self.live.len();
         Ok(Some(Checked { event, place, slot, before: known, live_bytes: bytes, live_blocks, stack }))

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use allotment_trace::{Action, Event, Record, Stacks};
+use allotment_trace::{Action, Record, Slots, Stacks};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -18,7 +18,7 @@ pub struct Follow {
     others: usize,
     follower: Follower,
     counting: Counting,
-    slots: Slots,
+    slots: Slots<()>,
     stacks: Stacks,
     names: Resolver,
     /// The stack of the next event.
@@ -28,29 +28,6 @@ pub struct Follow {
     before: HashMap<Label, Costs>,
     total_before: Costs,
     shown: Instant,
-}
-
-/// Numbers the live blocks, as a reader of whole traces does.
-#[derive(Default)]
-struct Slots {
-    by_id: HashMap<u64, usize>,
-    unused: Vec<usize>,
-}
-
-impl Slots {
-    /// Returns the slot of an event's block.
-    fn of(&mut self, event: &Event) -> usize {
-        let Self { by_id, unused } = self;
-        let known = by_id.get(&event.id).copied();
-        let slot = known.or_else(|| unused.pop()).unwrap_or(by_id.len());
-        if event.action == Action::Free {
-            by_id.remove(&event.id);
-            unused.push(slot);
-        } else {
-            by_id.insert(event.id, slot);
-        }
-        slot
-    }
 }
 
 /// A line of the program and the memory that it holds.
@@ -131,7 +108,8 @@ impl Follow {
                 Item::Stack(node) => *stack = node,
                 Item::Record(Record::Stack(line)) => stacks.read(&line),
                 Item::Record(Record::Event(event)) => {
-                    counting.event(&event, slots.of(&event), std::mem::take(stack));
+                    let live = (event.action != Action::Free).then_some(());
+                    counting.event(&event, slots.set(event.id, live), std::mem::take(stack));
                 }
                 Item::Record(_) => {}
             }
